@@ -1,0 +1,7 @@
+"""``python -m durastreamd``."""
+
+import sys
+
+from durastreamd.cli import main
+
+sys.exit(main())

@@ -1,0 +1,356 @@
+"""Flushes and checkpoints: committed bytes on their way from memory and journal into the files.
+
+Both are generators of *steps*. What runs between two yields touches state and is quick; what is
+yielded is a job that touches only the disk and may take its time in a thread. A driver without an
+event loop calls ``run``.
+
+A checkpoint makes the journal behind it unnecessary:
+
+    1. rotate the journal; C is the last lsn of the old file
+    2. flush what is hot of every stream changed so far, a slice at a time
+    3. sync those files and the names of new ones (one sync of the file system if they are many)
+    4. append the changed rows and a commit to the catalogue, and sync it
+    5. remove the journal files before the new one
+    6. remove files of streams that ceased to exist, and segments that retention has passed
+
+A crash between any two steps is harmless: until 4 is durable the old catalogue and the old
+journal stand and describe everything; after it, 5 and 6 are repeated from the commit.
+
+Rows are taken at slightly different moments while appends go on; each says with its lsn what it
+includes, and replay leaves that out. Streams that began after step 1 are left to the next
+checkpoint: an id below the commit's ``next_id`` that has no row is known to have ended.
+
+A failed write anywhere leaves everything marked as it was, to be done again.
+"""
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import NamedTuple
+
+from durastreamd.engine.engine import Engine
+from durastreamd.errors import WriteFailedError
+from durastreamd.model.stream_state import Stream
+from durastreamd.storage import format as fmt, log
+from durastreamd.storage.catalog import CatalogWriter, Commit, Row, encode_rows, load
+from durastreamd.storage.disk import Disk
+
+Job = Callable[[], object]
+Steps = Generator[Job, object, None]
+
+STREAM, STREAM_GONE, BUCKET, BUCKET_GONE = range(4)
+
+# A catalogue with this many outdated rows per live one is written anew.
+_OUTDATED_PER_LIVE = 3
+_OUTDATED_MIN = 1000
+
+
+def run(steps: Steps) -> None:
+    """Do every step here and now."""
+    try:
+        job = next(steps)
+        while True:
+            try:
+                result = attempt(job)
+            except WriteFailedError as exc:
+                job = steps.throw(exc)
+            else:
+                job = steps.send(result)
+    except StopIteration:
+        return
+
+
+def attempt(job: Job) -> object:
+    """Do a job; what the disk refuses is a failed write, to be tried again with the next flush."""
+    try:
+        return job()
+    except OSError as exc:
+        reason = f"{exc.strerror or exc}" + (f": {exc.filename}" if exc.filename else "")
+        raise WriteFailedError(reason) from exc
+
+
+class _Cut(NamedTuple):
+    """What a checkpoint takes on when it begins: everything changed up to ``lsn``."""
+
+    lsn: int
+    journal_first: int
+    next_id: int
+    dirty: list[int]
+    removed: list[int]
+    trimmed: list[int]
+    buckets: list[Row]
+
+
+def _begin(engine: Engine) -> _Cut:
+    cut = _Cut(
+        engine.applied_lsn,
+        engine.journal.number,
+        engine.applied_id + 1,
+        list(engine.dirty),
+        list(engine.removed),
+        list(engine.trimmed),
+        [_bucket_row(engine, name) for name in engine.dirty_buckets],
+    )
+    assert engine.journal.next_lsn == cut.lsn + 1, "a checkpoint begins right after a rotation"
+    engine.removed.clear()
+    engine.trimmed.clear()
+    engine.dirty_buckets.clear()
+    return cut
+
+
+def _bucket_row(engine: Engine, name: str) -> Row:
+    bucket = engine.namespace.buckets.get(name)
+    return [BUCKET, name, bucket.created_ms] if bucket else [BUCKET_GONE, name]
+
+
+def _give_back(engine: Engine, cut: _Cut) -> None:
+    """Mark everything of a failed checkpoint again: losing the marks would lose the changes."""
+    for stream in cut.dirty:
+        if stream in engine.namespace.by_id:
+            engine.dirty[stream] = None
+    engine.removed.update(dict.fromkeys(cut.removed))
+    engine.trimmed.update(dict.fromkeys(cut.trimmed))
+    engine.dirty_buckets.update((str(row[1]), None) for row in cut.buckets)
+
+
+def _nothing() -> None:
+    """A job that does nothing."""
+
+
+def checkpoint(engine: Engine) -> Steps:
+    """Steps 2 to 6; the caller has just rotated the journal (or opened a new one)."""
+    cut = _begin(engine)
+    # Whoever drives this may have to let a flush end first; what is covered is settled already.
+    yield _nothing
+    try:
+        rows = yield from _flush_streams(engine, cut)
+        yield from _sync(engine)
+        yield from _record(engine, cut, rows)
+    except WriteFailedError:
+        _give_back(engine, cut)
+        raise
+    try:
+        yield partial(retire_journal, engine.disk, cut.journal_first)
+        yield from _remove_files(engine, cut)
+    except WriteFailedError:
+        engine.removed.update(dict.fromkeys(cut.removed))
+        engine.trimmed.update(dict.fromkeys(cut.trimmed))
+        raise
+
+
+def _flush_streams(engine: Engine, cut: _Cut) -> Generator[Job, object, list[Row]]:
+    """Step 2: return a row for every stream that was changed and is still there."""
+    rows: list[Row] = []
+    size = engine.options.slice_streams
+    for at in range(0, len(cut.dirty), size):
+        part = cut.dirty[at : at + size]
+        alive = [
+            engine.namespace.by_id[stream] for stream in part if stream in engine.namespace.by_id
+        ]
+        for stream in alive:
+            engine.dirty.pop(stream.id, None)
+        taken = {stream.id: stream.row() for stream in alive}
+        yield from flush_slice(engine, alive)
+        for stream_id in part:
+            if stream_id in taken and stream_id in engine.namespace.by_id:
+                placement = engine.placements[stream_id]
+                rows.append([STREAM, taken[stream_id], list(placement)])
+    return rows
+
+
+def flush(engine: Engine) -> Steps:
+    """Write the largest hot tails to their files until half the budget is free again."""
+    size = engine.options.slice_streams
+    while engine.hot_bytes > engine.options.hot_bytes_max // 2:
+        weights = {stream: sum(f.size for f in frames) for stream, frames in engine.hot.items()}
+        largest = sorted(weights, key=weights.__getitem__, reverse=True)[:size]
+        yield from flush_slice(engine, [engine.namespace.by_id[stream] for stream in largest])
+
+
+def flush_slice(engine: Engine, streams: list[Stream]) -> Generator[Job, object, None]:
+    """Write the hot records of a few streams to their files."""
+    jobs = [job for stream in streams if (job := _prepare(engine, stream)) is not None]
+    if not jobs:
+        return
+    done = yield partial(_flush_jobs, engine.disk, jobs)
+    assert isinstance(done, list)
+    for job, flushed in zip(jobs, done, strict=True):
+        stream = engine.namespace.by_id.get(job.stream)
+        if isinstance(flushed, WriteFailedError):
+            raise flushed
+        engine.unsynced_files.update(dict.fromkeys(flushed.files))
+        if flushed.new_directory:
+            _mark_directories(engine, job)
+        if stream is not None:
+            engine.placements[stream.id] = flushed.placement
+            frames = engine.hot[stream.id]
+            for frame in frames[: len(job.frames)]:
+                engine.hot_bytes -= frame.size
+            del frames[: len(job.frames)]
+            if not frames:
+                del engine.hot[stream.id]
+            engine.rest(stream)
+
+
+def _mark_directories(engine: Engine, job: log.FlushJob) -> None:
+    directory = fmt.stream_dir(job.stream)
+    engine.unsynced_directories[directory] = None
+    if not job.placement.made:
+        engine.unsynced_directories[directory.rpartition("/")[0]] = None
+        engine.unsynced_directories[fmt.STREAMS_DIR] = None
+
+
+def _prepare(engine: Engine, stream: Stream) -> log.FlushJob | None:
+    frames = engine.hot.get(stream.id)
+    if not frames:
+        return None
+    place = engine.placements[stream.id]
+    options = engine.options
+    segment = place.segment_bytes + sum(frame.size for frame in frames)
+    # A stream at rest may have changed without its detail being at hand (a snapshot, a deletion):
+    # then a state, and with it a new segment, is left to the next flush after an append.
+    known = stream.plain or stream.detail is not None
+    rolls = known and segment >= options.segment_bytes_max
+    since = place.index_bytes - place.state_at + sum(len(frame.header) + 64 for frame in frames)
+    states = rolls or (known and not stream.plain and since > options.state_every_bytes)
+    state = engine.state_frame(stream) if states else None
+    return log.FlushJob(stream.id, place, list(frames), state, rolls)
+
+
+def _flush_jobs(disk: Disk, jobs: list[log.FlushJob]) -> list[log.Flushed | WriteFailedError]:
+    done: list[log.Flushed | WriteFailedError] = []
+    for job in jobs:
+        try:
+            done.append(log.flush(disk, job))
+        except WriteFailedError as exc:
+            done.append(exc)
+    return done
+
+
+def _sync(engine: Engine) -> Steps:
+    """Step 3: make every flushed byte durable."""
+    files, directories = list(engine.unsynced_files), list(engine.unsynced_directories)
+    yield partial(_sync_job, engine.disk, files, directories, engine.options.syncs_max)
+    for file in files:
+        engine.unsynced_files.pop(file, None)
+    for directory in directories:
+        engine.unsynced_directories.pop(directory, None)
+
+
+def _sync_job(disk: Disk, files: list[str], directories: list[str], limit: int) -> None:
+    if len(files) + len(directories) > limit:
+        disk.sync_everything()
+        return
+    for file in files:
+        if not disk.exists(file):
+            continue  # the stream ceased to exist while it was flushed
+        handle = disk.open(file, write=True)
+        try:
+            disk.sync(handle)
+        finally:
+            disk.release(handle)
+    for directory in directories:
+        if disk.exists(directory):
+            disk.sync_directory(directory)
+
+
+def _record(engine: Engine, cut: _Cut, rows: list[Row]) -> Steps:
+    """Step 4: the catalogue."""
+    # Also those that ended since the checkpoint began: older rows of theirs must not stand, for
+    # the changes in between are about to leave the journal.
+    rows += [[STREAM_GONE, stream] for stream in {**dict.fromkeys(cut.removed), **engine.removed}]
+    rows += cut.buckets
+    commit = Commit(cut.lsn, cut.journal_first, cut.next_id, removals_of(engine, cut))
+    engine.outdated_rows += len(rows)
+    if engine.outdated_rows > _OUTDATED_MIN + _OUTDATED_PER_LIVE * len(engine.namespace.by_id):
+        yield partial(_rewrite, engine.disk, engine.uuid, engine.catalog, rows, commit)
+        engine.outdated_rows = 0
+    else:
+        yield lambda: engine.catalog.append(list(encode_rows(rows)), commit)
+
+
+def _rewrite(
+    disk: Disk, uuid: bytes, writer: CatalogWriter, fresh: list[Row], commit: Commit
+) -> None:
+    """Write a new catalogue of what the old one and this checkpoint say together.
+
+    The old rows are read back from the file: those in memory may be ahead of what is durable.
+    """
+    current = keyed(load(disk, uuid).rows + fresh)
+    rows = [row for row in current.values() if row[0] in (STREAM, BUCKET)]
+    writer.rewrite(list(encode_rows(rows)), commit)
+
+
+def keyed(rows: list[Row]) -> dict[object, Row]:
+    """Return rows by what they are about; a later row takes the place of an earlier one."""
+    found: dict[object, Row] = {}
+    for row in rows:
+        subject = row[1][0] if row[0] == STREAM else row[1]  # type: ignore[index]
+        found.pop(subject, None)
+        found[subject] = row
+    return found
+
+
+def retire_journal(disk: Disk, first: int) -> None:
+    """Step 5: remove journal files before ``first``."""
+    for number in fmt.numbered(disk.names(fmt.JOURNAL_DIR), ".jnl"):
+        if number < first:
+            disk.unlink(fmt.journal_path(number))
+
+
+def removals_of(engine: Engine, cut: _Cut) -> list[str]:
+    """Return what is to be removed once the commit is durable; the commit keeps it as text."""
+    gone = [f"stream {stream}" for stream in cut.removed]
+    kept = [engine.namespace.by_id.get(stream) for stream in cut.trimmed]
+    below = [
+        f"below {stream.id} {engine.namespace.retained_from(stream)}"
+        for stream in kept
+        if stream is not None
+    ]
+    return gone + below
+
+
+def _remove_files(engine: Engine, cut: _Cut) -> Steps:
+    """Step 6; what readers still hold is left to the next checkpoint."""
+    for stream in cut.removed:
+        if stream in engine.pins:
+            engine.removed[stream] = None
+            continue
+        engine.handles.forget(fmt.stream_dir(stream))
+        yield partial(log.remove, engine.disk, stream)
+        # The next commit forgets this removal, so it must be durable by then.
+        engine.unsynced_directories[fmt.stream_dir(stream).rpartition("/")[0]] = None
+    for stream in cut.trimmed:
+        found = engine.namespace.by_id.get(stream)
+        if found is None:
+            continue
+        if stream in engine.pins:
+            engine.trimmed[stream] = None
+            continue
+        engine.handles.forget(fmt.stream_dir(stream))
+        keep = blobs_kept(engine, found)
+        below = engine.namespace.retained_from(found)
+        yield partial(trim, engine.disk, stream, below, keep)
+        engine.unsynced_directories[fmt.stream_dir(stream)] = None
+
+
+def blobs_kept(engine: Engine, stream: Stream) -> set[str]:
+    """Return the snapshot files of a stream that it or a fork of it still shows."""
+    kept = set()
+    readers = [stream.id]
+    while readers:
+        reader = engine.namespace.by_id[readers.pop()]
+        readers += engine.namespace.forks_of(reader.id)
+        blob = reader.snapshot
+        if blob is not None and blob.owner == stream.id:
+            kept.add(fmt.snapshot_path(blob.owner, blob.position, blob.serial))
+    return kept
+
+
+def trim(disk: Disk, stream: int, below: int, keep: set[str]) -> None:
+    """Remove segments wholly below a position, and snapshot files that nobody shows any more."""
+    log.remove_below(disk, stream, below)
+    directory = fmt.stream_dir(stream)
+    for name in disk.names(directory):
+        path = f"{directory}/{name}"
+        if name.endswith(".snap") and path not in keep:
+            disk.unlink(path)

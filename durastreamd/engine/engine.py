@@ -1,0 +1,254 @@
+"""The engine: the state of every stream in memory, the journal behind it, the files behind that.
+
+The path of a change: somebody decided a record (``model``), ``stage`` prepares its bytes,
+``journal`` makes a batch of them durable, ``applied`` folds them into the state. Only then does
+anyone see it. Committed bytes wait in ``hot`` until a flush writes them to segments.
+
+Nothing here knows an event loop. What is slow (files) and what must be atomic (state) are apart:
+methods that touch state never touch the disk, and jobs that touch the disk never touch state, so a
+caller may run the jobs in threads and the rest wherever it likes, one at a time.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import cbor2
+
+from durastreamd.engine.options import EngineOptions
+from durastreamd.engine.view import Level, View, record_of
+from durastreamd.errors import CorruptDataError, StreamDamagedError
+from durastreamd.model.namespace import Namespace
+from durastreamd.model.records import Append, BucketChange, Create, Delete, Publish, Record, Touch
+from durastreamd.model.stream_state import Detail, Stream, apply
+from durastreamd.storage import format as fmt, log
+from durastreamd.storage.catalog import CatalogWriter
+from durastreamd.storage.checksum import payload_sum
+from durastreamd.storage.disk import Disk
+from durastreamd.storage.handles import HandleTable
+from durastreamd.storage.index import IndexReader
+from durastreamd.storage.journal import JournalWriter, Unwritten
+
+
+class Engine:
+    """One data directory, opened. Made by ``opening.open_engine``."""
+
+    def __init__(self, disk: Disk, options: EngineOptions, uuid: bytes) -> None:
+        self.disk = disk
+        self.options = options
+        self.uuid = uuid
+        self.namespace = Namespace()
+        self.handles = HandleTable(disk, options.handles_max)
+        self.journal: JournalWriter
+        self.catalog: CatalogWriter
+        self.lock = -1
+        self.applied_lsn = 0
+        self.applied_id = 0
+        self.placements: dict[int, log.Placement] = {}
+        self.hot: dict[int, list[fmt.StoredFrame]] = {}
+        self.hot_bytes = 0
+        # What the next checkpoint has to record.
+        self.dirty: dict[int, None] = {}
+        self.removed: dict[int, None] = {}
+        self.trimmed: dict[int, None] = {}
+        self.dirty_buckets: dict[str, None] = {}
+        self.outdated_rows = 0
+        self.unsynced_files: dict[str, None] = {}
+        self.unsynced_directories: dict[str, None] = {}
+        # Streams that must keep their detail (an actor is at work), and readers' claims on files.
+        self.awake: set[int] = set()
+        self.pins: dict[int, int] = {}
+
+    # --- writing ---
+
+    def stage(self, record: Record, payload: bytes = b"") -> Unwritten:
+        """Prepare a decided record for the journal."""
+        return Unwritten(
+            record.stream,
+            record.start,
+            record.size,
+            record.time_ms,
+            record.ordinal,
+            payload_sum(payload, record.stream, record.start),
+            record.header(),
+            payload,
+        )
+
+    def commit(self, batch: list[tuple[Record, Unwritten]]) -> list[int]:
+        """Make a batch durable and apply it, all at once: for callers without an event loop."""
+        frames = [unwritten for _, unwritten in batch]
+        data, next_lsn = self.journal.encode(frames)
+        self.journal.commit(data, next_lsn, frames[-1].stream)
+        first = next_lsn - len(frames)
+        for number, (record, unwritten) in enumerate(batch):
+            self.applied(record, unwritten, first + number)
+        return list(range(first, next_lsn))
+
+    def applied(self, record: Record, unwritten: Unwritten, lsn: int) -> list[Stream]:
+        """Fold a committed record into the state; readers may see it from here on.
+
+        Returns the streams that ceased to exist by it.
+        """
+        assert lsn == self.applied_lsn + 1, "records are applied in the order of their lsn"
+        self.applied_lsn = lsn
+        ended = self.namespace.apply(record, lsn)
+        for stream in ended:
+            self._forget(stream)
+        if isinstance(record, BucketChange):
+            self.dirty_buckets[record.bucket] = None
+        elif record.stream in self.namespace.by_id:
+            self.dirty[record.stream] = None
+            if not isinstance(record, Touch):
+                self._keep_hot(record, unwritten, lsn)
+        return ended
+
+    def _keep_hot(self, record: Record, unwritten: Unwritten, lsn: int) -> None:
+        stream = record.stream
+        if isinstance(record, Create):
+            self.applied_id = max(self.applied_id, stream)
+            self.placements[stream] = log.placement_at(record.start)
+        elif isinstance(record, Publish):
+            self.trimmed[stream] = None
+        frame = fmt.StoredFrame(*unwritten[:6], lsn, unwritten.header, unwritten.payload)
+        frames = self.hot.get(stream)
+        if frames is None:
+            self.hot[stream] = [frame]
+        else:
+            frames.append(frame)
+        self.hot_bytes += frame.size
+
+    def _forget(self, stream: Stream) -> None:
+        """Drop what is kept of a stream that ceased to exist; its files go with a checkpoint."""
+        for frame in self.hot.pop(stream.id, ()):
+            self.hot_bytes -= frame.size
+        self.placements.pop(stream.id, None)
+        self.dirty.pop(stream.id, None)
+        self.removed[stream.id] = None
+        if stream.source in self.namespace.by_id:
+            self.trimmed[stream.source] = None
+
+    def rotation_due(self) -> bool:
+        """Tell whether the journal file is full."""
+        return self.journal.length >= self.options.journal_bytes_max
+
+    # --- detail ---
+
+    def needs_loading(self, stream: Stream) -> bool:
+        """Tell whether the stream's detail is on disk only."""
+        return stream.detail is None and not stream.plain
+
+    def load_detail(self, stream: Stream) -> Detail:
+        """Read a stream's detail from its index; blocks. The caller gives it to the stream."""
+        place = self.placements[stream.id]
+        detail, tail = read_detail(self.disk, stream.id, place)
+        if tail != place.flushed:
+            path = fmt.index_path(stream.id, place.base)
+            raise CorruptDataError(
+                path, place.index_bytes, f"the index ends at {tail}, not {place.flushed}"
+            )
+        return detail
+
+    def rest(self, stream: Stream) -> None:
+        """Let a stream go to rest: its index keeps what only writers need."""
+        if stream.id not in self.awake and not self.hot.get(stream.id):
+            stream.detail = None
+
+    # --- reading ---
+
+    def view(self, stream: Stream) -> View:
+        """Return the stream's committed bytes as of now."""
+        if stream.damage:
+            raise StreamDamagedError(stream.damage)
+        levels: list[Level] = []
+        high = stream.tail
+        level: Stream | None = stream
+        while level is not None:
+            low = level.fork_position
+            if low < high or level is stream:
+                hot = tuple(self.hot.get(level.id, ()))
+                levels.append(Level(level.id, low, high, self.placements[level.id], hot))
+            high = min(high, low)
+            level = self.namespace.by_id.get(level.source) if level.source else None
+        levels.reverse()
+        return View(self.disk, self.handles, levels, stream)
+
+    @contextmanager
+    def reading(self, stream: Stream) -> Iterator[View]:
+        """Lend a view whose files stay until the with block ends, whatever is deleted meanwhile."""
+        view = self.view(stream)
+        held = []
+        level: Stream | None = stream
+        while level is not None:
+            held.append(level.id)
+            level = self.namespace.by_id.get(level.source) if level.source else None
+        for held_id in held:
+            self.pins[held_id] = self.pins.get(held_id, 0) + 1
+        try:
+            yield view
+        finally:
+            for held_id in held:
+                self.pins[held_id] -= 1
+                if not self.pins[held_id]:
+                    del self.pins[held_id]
+
+    # --- state for the files ---
+
+    def state_frame(self, stream: Stream) -> fmt.StoredFrame:
+        """Return the stream's whole state as an index keeps it."""
+        blob = cbor2.dumps([stream.row(), stream.loaded().row()])
+        return fmt.StoredFrame(
+            stream.id, stream.tail, 0, stream.written_ms, stream.messages, 0, stream.lsn, blob, b""
+        )
+
+    def release(self) -> None:
+        """Give every handle back; nothing is written."""
+        self.handles.release()
+        self.journal.release()
+        self.disk.release(self.lock)
+
+
+def read_detail(disk: Disk, stream: int, place: log.Placement) -> tuple[Detail, int]:
+    """Return a stream's detail and tail, folded from its index's last state and what follows."""
+    if not place.made:
+        return Detail(), place.base
+    path = fmt.index_path(stream, place.base)
+    try:
+        handle = disk.open(path)
+    except FileNotFoundError as exc:
+        raise CorruptDataError(path, 0, "the index is missing") from exc
+    try:
+        reader = IndexReader(
+            lambda size, position: disk.pread(
+                handle, min(size, place.index_bytes - position), position
+            ),
+            stream,
+            place.base,
+            place.index_bytes,
+        )
+        folded = fold(reader, place.state_at)
+    finally:
+        disk.release(handle)
+    return folded.loaded(), folded.tail
+
+
+def fold(reader: IndexReader, state_at: int) -> Stream:
+    """Return the stream an index describes, from the state at ``state_at`` (0: from the head)."""
+    folded: Stream | None = None
+    for entry in reader.entries(state_at) if state_at else reader.entries():
+        if entry.is_state:
+            row, detail = cbor2.loads(entry.frame.header)
+            folded = Stream.from_row(row)
+            folded.detail = Detail.from_row(detail)
+            continue
+        record = record_of(entry.frame)
+        if isinstance(record, Create):
+            folded = Stream(record)
+            folded.lsn = entry.frame.lsn
+            folded.detail = Detail()
+        elif folded is not None and isinstance(record, Append | Publish | Touch):
+            apply(folded, record, entry.frame.lsn)
+        elif folded is not None and isinstance(record, Delete):
+            folded.gone = True
+            folded.lsn = entry.frame.lsn
+    if folded is None:
+        raise CorruptDataError(reader.path, state_at, "the index holds no state")
+    return folded

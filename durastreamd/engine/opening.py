@@ -1,0 +1,331 @@
+"""Opening a data directory: from whatever a stop left behind to a state that may be served.
+
+The order, which is also the order of trust:
+
+    1. the identity file: is this directory ours? Then the lock.
+    2. the catalogue's last commit: every stream as of the last checkpoint.
+    3. the journal from the file the commit names: replayed in memory, by the table of
+       ``storage.recovery``; a stream's files are cut back to the catalogue before its first record.
+    4. what was torn or set aside is copied to quarantine/.
+    5. a checkpoint: everything replayed is written to the files anew and synced, and the old
+       journal goes. Nothing read from the page cache is taken for durable without that.
+
+Only after 5 is anything served. Until the checkpoint's commit is durable nothing has been removed,
+so a crash during recovery is met by the same recovery again.
+
+Damage that concerns one stream marks that stream, for good, in its row; its records are kept in
+quarantine/ and every other stream is served. Errors of the machine (no more file handles, an
+unreadable disk) stop the opening: they say nothing about the data.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from durastreamd.engine import checkpoint as cp
+from durastreamd.engine.engine import Engine
+from durastreamd.engine.options import EngineOptions
+from durastreamd.engine.view import record_of
+from durastreamd.errors import CorruptDataError
+from durastreamd.model.namespace import Bucket
+from durastreamd.model.records import (
+    MARK_STREAM,
+    BucketChange,
+    Create,
+    Delete,
+    Mark,
+    Record,
+    UnreadableRecordError,
+)
+from durastreamd.model.stream_state import Stream
+from durastreamd.storage import catalog, datadir, format as fmt, journal, log
+from durastreamd.storage.disk import Disk, write_new_file
+from durastreamd.storage.recovery import JournalWalk, Replay, SetAside, Torn
+
+logger = logging.getLogger(__name__)
+
+
+class Report(NamedTuple):
+    """What opening found and did."""
+
+    replayed: int
+    replayed_bytes: int
+    torn_bytes: int
+    damaged: list[str]
+    cases: list[str]
+
+
+def open_engine(
+    disk: Disk,
+    options: EngineOptions,
+    make_uuid: Callable[[], bytes],
+    now_ms: int,
+    *,
+    create: bool = False,
+) -> tuple[Engine, Report]:
+    """Open a data directory, making it first if asked and if it was never in use."""
+    if create and datadir.is_new(disk):
+        _make(disk, make_uuid())
+    identity = datadir.read_identity(disk)
+    engine = Engine(disk, options, identity.uuid)
+    engine.lock = disk.lock(fmt.IDENTITY_FILE)
+    try:
+        report = _Opening(engine).run()
+        _renew_lifetimes(engine, now_ms)
+    except BaseException:
+        disk.release(engine.lock)
+        raise
+    return engine, report
+
+
+def _renew_lifetimes(engine: Engine, now_ms: int) -> None:
+    """Give sliding lifetimes the fraction that reads before the stop may have earned them.
+
+    Reads are journalled coarsely, so what is on disk may be older than the last read. A stream
+    may live a little longer for it, never shorter.
+    """
+    for stream in engine.namespace.by_id.values():
+        if stream.ttl_ms >= 0:
+            earned = stream.accessed_ms + stream.ttl_ms // engine.options.touch_fraction
+            stream.read_ms = max(stream.read_ms, min(earned, now_ms))
+
+
+def _make(disk: Disk, uuid: bytes) -> None:
+    """Lay out a new data directory; the identity file comes last and makes it one."""
+    datadir.make_folders(disk)
+    journal.JournalWriter(disk, uuid, 1, journal.FileHead(1, 0)).release()
+    catalog.CatalogWriter.create(disk, uuid, catalog.Commit(0, 1, 1, []))
+    datadir.write_identity(disk, uuid)
+
+
+class _Opening:
+    """The work of opening, step by step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._disk = engine.disk
+        self._touched: set[int] = set()
+        self._lost: dict[int, list[bytes]] = {}
+        self._torn: list[Torn] = []
+        self._replayed = 0
+        self._replayed_bytes = 0
+
+    def run(self) -> Report:
+        engine = self._engine
+        loaded = catalog.load(self._disk, engine.uuid)
+        self._load_rows(loaded)
+        files = self._journal_files(loaded.commit)
+        engine.applied_lsn = loaded.commit.lsn
+        walk = JournalWalk(engine.uuid, files, loaded.commit.lsn + 1, loaded.commit.lsn)
+        data = {file.number: file.data for file in files}
+        for step in walk.steps():
+            match step:
+                case Replay():
+                    self._replay(step, data, loaded.commit)
+                case SetAside():
+                    self._set_aside(step, loaded.commit)
+                case Torn():
+                    self._torn.append(step)
+        self._quarantine()
+        self._finish(loaded, files, walk.next_lsn)
+        damaged = [stream.damage for stream in engine.namespace.by_id.values() if stream.damage]
+        torn = sum(len(step.data) for step in self._torn)
+        return Report(self._replayed, self._replayed_bytes, torn, damaged, walk.cases)
+
+    # --- 2: the catalogue ---
+
+    def _load_rows(self, loaded: catalog.Loaded) -> None:
+        engine = self._engine
+        rows = cp.keyed(loaded.rows)
+        for row in rows.values():
+            if row[0] == cp.BUCKET:
+                engine.namespace.buckets[row[1]] = Bucket(row[2])  # type: ignore[index,arg-type]
+        for row in rows.values():
+            if row[0] == cp.STREAM:
+                stream = Stream.from_row(row[1])  # type: ignore[arg-type]
+                engine.namespace.add(stream)
+                engine.placements[stream.id] = log.Placement(*row[2])  # type: ignore[misc]
+        engine.namespace.next_id = max(engine.namespace.next_id, loaded.commit.next_id)
+        engine.applied_id = loaded.commit.next_id - 1
+        engine.outdated_rows = max(len(loaded.rows) - len(engine.namespace.by_id), 0)
+        engine.catalog = catalog.CatalogWriter(
+            self._disk, engine.uuid, loaded.number, loaded.length, loaded.checkpoint
+        )
+        if loaded.torn:
+            logger.warning("catalogue: %d bytes of an unfinished checkpoint cut", len(loaded.torn))
+
+    def _journal_files(self, commit: catalog.Commit) -> list[journal.JournalFile]:
+        numbers = [n for n in journal.journal_numbers(self._disk) if n >= commit.journal_first]
+        if numbers[:1] != [commit.journal_first]:
+            path = fmt.journal_path(commit.journal_first)
+            raise CorruptDataError(path, 0, "the journal file is missing; run `dsadmin verify`")
+        files: list[journal.JournalFile] = []
+        for number in numbers:
+            if files and number != files[-1].number + 1:
+                path = fmt.journal_path(files[-1].number + 1)
+                raise CorruptDataError(path, 0, "the journal file is missing; run `dsadmin verify`")
+            files.append(journal.read_journal_file(self._disk, self._engine.uuid, number))
+        return files
+
+    # --- 3: the journal ---
+
+    def _replay(self, step: Replay, data: dict[int, bytes], commit: catalog.Commit) -> None:
+        engine = self._engine
+        frame = step.found.frame
+        if frame.lsn <= commit.lsn:
+            return
+        raw = data[step.number][step.found.position : step.found.end]
+        where = f"{fmt.journal_path(step.number)}:{step.found.position}"
+        try:
+            record = record_of(frame)
+        except UnreadableRecordError as exc:
+            self._mark_damaged(frame.stream, f"{where}: {exc}")
+            self._skip(frame.stream, frame.lsn, raw)
+            return
+        stream = engine.namespace.by_id.get(frame.stream)
+        if not self._applies(record, stream, frame.lsn, commit):
+            self._skip(frame.stream, frame.lsn, None)
+            return
+        if not self._prepare(stream, record, where):
+            self._skip(frame.stream, frame.lsn, raw)
+            return
+        self._replayed += 1
+        self._replayed_bytes += len(raw)
+        engine.applied(record, _unwritten(frame), frame.lsn)
+        if engine.hot_bytes > engine.options.hot_bytes_max:
+            cp.run(cp.flush(engine))
+
+    def _applies(
+        self, record: Record, stream: Stream | None, lsn: int, commit: catalog.Commit
+    ) -> bool:
+        """Tell whether a record is news: rows are taken at different moments of a checkpoint."""
+        if isinstance(record, BucketChange | Mark):
+            return True
+        if isinstance(record, Create):
+            return record.stream >= commit.next_id
+        return stream is not None and lsn > stream.lsn
+
+    def _prepare(self, stream: Stream | None, record: Record, where: str) -> bool:
+        """Make a stream ready for its first record since the checkpoint; False if it is damaged."""
+        if isinstance(record, Create):
+            # What a flush before the crash left of it is in the journal, too.
+            log.cut_back(self._disk, record.stream, log.placement_at(record.start))
+            self._touched.add(record.stream)
+            return True
+        if stream is None or (isinstance(record, Delete) and not record.soft):
+            return True
+        if stream.damage:
+            return False
+        if not self._wake(stream):
+            return False
+        if record.start != stream.tail:
+            detail = f"the record starts at {record.start}, the tail is {stream.tail}"
+            self._mark_damaged(stream.id, f"{where}: {detail}")
+            return False
+        return True
+
+    def _wake(self, stream: Stream) -> bool:
+        """Cut a stream's files back to the catalogue, once, and have its detail loaded."""
+        engine = self._engine
+        try:
+            if stream.id not in self._touched:
+                self._touched.add(stream.id)
+                if log.cut_back(self._disk, stream.id, engine.placements[stream.id]):
+                    engine.unsynced_directories[fmt.stream_dir(stream.id)] = None
+            if engine.needs_loading(stream):
+                stream.detail = engine.load_detail(stream)
+        except CorruptDataError as exc:
+            self._mark_damaged(stream.id, str(exc))
+            return False
+        return True
+
+    def _skip(self, stream: int, lsn: int, raw: bytes | None) -> None:
+        """Pass a record by; one that cannot be applied is kept."""
+        self._engine.applied_lsn = lsn
+        if raw is not None:
+            self._lost.setdefault(stream, []).append(raw)
+
+    def _set_aside(self, step: SetAside, commit: catalog.Commit) -> None:
+        engine = self._engine
+        where = fmt.journal_path(step.number)
+        reason = f"frame {step.lsn} does not verify (case {step.case})"
+        if step.frame is not None and step.stream not in engine.namespace.by_id:
+            self._restore_name(step.frame)
+        engine.applied_lsn = step.lsn
+        if step.stream in engine.namespace.by_id:
+            self._mark_damaged(step.stream, f"{where}:{step.position}: {reason}")
+        elif step.stream == MARK_STREAM:
+            return
+        elif step.stream >= commit.next_id or not step.stream:
+            # The frame that made a stream or a bucket: its name is lost, so it cannot be refused.
+            raise CorruptDataError(where, step.position, f"{reason} and made a stream or bucket")
+
+    def _restore_name(self, frame: fmt.StoredFrame) -> None:
+        """A stream whose first bytes are lost but whose head is good is there, and damaged."""
+        record = record_of(frame)
+        if isinstance(record, Create):
+            empty = frame._replace(payload=b"\0" * frame.size)
+            self._engine.applied(record, _unwritten(empty), frame.lsn)
+            self._engine.hot_bytes -= frame.size
+            del self._engine.hot[frame.stream]
+
+    def _mark_damaged(self, stream_id: int, reason: str) -> None:
+        stream = self._engine.namespace.by_id.get(stream_id)
+        logger.error("stream %016x is damaged: %s", stream_id, reason)
+        if stream is not None and not stream.damage:
+            stream.damage = f"{reason}; run `dsadmin verify` and `dsadmin repair`"
+            self._engine.dirty[stream_id] = None
+
+    # --- 4: quarantine ---
+
+    def _quarantine(self) -> None:
+        if self._torn or self._lost:
+            self._disk.make_directory(fmt.QUARANTINE_DIR)
+        for step in self._torn:
+            logger.warning(
+                "%s:%d: torn end, %d bytes never acknowledged (case %s)",
+                fmt.journal_path(step.number),
+                step.position,
+                len(step.data),
+                step.case,
+            )
+            if step.data:
+                self._keep(f"{step.number:016d}.jnl@{step.position}.torn", step.data)
+        for stream, frames in self._lost.items():
+            self._keep(f"{stream:016x}@{self._engine.applied_lsn}.frames", b"".join(frames))
+        if self._torn or self._lost:
+            self._disk.sync_directory(fmt.QUARANTINE_DIR)
+
+    def _keep(self, name: str, data: bytes) -> None:
+        path = f"{fmt.QUARANTINE_DIR}/{name}"
+        if self._disk.exists(path):
+            self._disk.unlink(path)  # an earlier recovery was cut short while writing it
+        write_new_file(self._disk, path, data)
+
+    # --- 5: the checkpoint ---
+
+    def _finish(
+        self, loaded: catalog.Loaded, files: list[journal.JournalFile], next_lsn: int
+    ) -> None:
+        engine = self._engine
+        number = files[-1].number + 1
+        # Nothing replayed is claimed to be durable in the journal: the checkpoint makes it so.
+        head = journal.FileHead(next_lsn, loaded.commit.lsn)
+        engine.journal = journal.JournalWriter(self._disk, engine.uuid, number, head)
+        engine.applied_lsn = next_lsn - 1
+        for removal in loaded.commit.removals:
+            self._repeat(removal)
+        cp.run(cp.checkpoint(engine))
+
+    def _repeat(self, removal: str) -> None:
+        """Do a removal again that the last commit ordered; a crash may have come first."""
+        kind, stream, *_ = removal.split()
+        if kind == "stream" and int(stream) not in self._engine.namespace.by_id:
+            self._engine.removed[int(stream)] = None
+        elif int(stream) in self._engine.namespace.by_id:
+            self._engine.trimmed[int(stream)] = None
+
+
+def _unwritten(frame: fmt.StoredFrame) -> journal.Unwritten:
+    """Return a frame as it was before it was written."""
+    return journal.Unwritten(*frame[:6], frame.header, frame.payload)

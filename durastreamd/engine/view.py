@@ -1,0 +1,318 @@
+"""A stream's bytes as of one moment: from memory, from its segments, from the streams it forked.
+
+A view is made in one go by the engine, costs no system call, and stays true: it names only
+committed bytes, and those never change. Its methods read files and may block, so they are called
+from a worker thread, or with ``wait`` set to False: then they raise ColdReadError instead of
+waiting for the disk.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from durastreamd.errors import CorruptDataError
+from durastreamd.model.records import Append, Create, Place, Record, parse
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol.json_mode import SEPARATOR
+from durastreamd.storage import format as fmt, log
+from durastreamd.storage.disk import Disk
+from durastreamd.storage.handles import HandleTable
+from durastreamd.storage.index import IndexReader
+
+# How much a scan for a message boundary reads at once.
+_STRIDE = 64 * 1024
+
+
+class Level(NamedTuple):
+    """The part of a view that one stream holds: its own bytes, or those a fork inherited."""
+
+    stream: int
+    low: int
+    high: int
+    placement: log.Placement
+    hot: tuple[fmt.StoredFrame, ...]
+
+
+class Span(NamedTuple):
+    """A record that holds bytes of a view."""
+
+    start: int
+    size: int
+    time_ms: int
+    ordinal: int
+    record: Append | Create
+
+
+def record_of(frame: fmt.StoredFrame) -> Record:
+    """Return the record of a stored frame."""
+    place = Place(frame.stream, frame.start, frame.size, frame.time_ms, frame.ordinal)
+    return parse(place, frame.header)
+
+
+class View:
+    """Reads one stream up to ``tail``; see the module."""
+
+    def __init__(
+        self, disk: Disk, handles: HandleTable, levels: list[Level], stream: Stream
+    ) -> None:
+        self._disk = disk
+        self._handles = handles
+        self._levels = levels  # in position order: the oldest ancestor first
+        self._json = stream.json
+        self._messages = stream.messages
+        self.floor = stream.floor
+        self.tail = stream.tail
+        # Whether reads may wait for the disk; if not, they raise ColdReadError instead.
+        self.wait = True
+        self._bases: dict[int, list[int]] = {}
+
+    # --- bytes ---
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes of [start, end), which must lie within the view."""
+        parts: list[bytes] = []
+        for level in self._levels:
+            low, high = max(start, level.low), min(end, level.high)
+            if low < high:
+                parts += self._read_level(level, low, high)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_level(self, level: Level, start: int, end: int) -> Iterator[bytes]:
+        flushed = level.placement.flushed
+        while start < min(end, flushed):
+            base, limit = self._segment_at(level, start)
+            stop = min(end, limit)
+            yield self._read_file(fmt.segment_path(level.stream, base), start - base, stop - start)
+            start = stop
+        if start < end:
+            yield from _read_hot(level.hot, start, end)
+
+    def _segment_at(self, level: Level, position: int) -> tuple[int, int]:
+        """Return the base of the segment that holds a position, and where it ends."""
+        if position >= level.placement.base:
+            return level.placement.base, level.placement.flushed
+        bases = self._segments(level)
+        at = bisect_right(bases, position) - 1
+        if at < 0 or at + 1 == len(bases):
+            where = fmt.stream_dir(level.stream)
+            raise CorruptDataError(where, position, "no segment holds this position")
+        return bases[at], bases[at + 1]
+
+    def _segments(self, level: Level) -> list[int]:
+        found = self._bases.get(level.stream)
+        if found is None:
+            # A segment that began after this view was made is not part of it.
+            bases = log.bases(self._disk, level.stream)
+            found = [base for base in bases if base <= level.placement.base]
+            self._bases[level.stream] = found
+        return found
+
+    def _read_file(self, path: str, position: int, size: int) -> bytes:
+        try:
+            with self._handles.pinned(path) as handle:
+                data = self._disk.pread(handle, size, position, wait=self.wait)
+                while len(data) < size:
+                    more = self._disk.pread(handle, size - len(data), position + len(data))
+                    if not more:
+                        raise CorruptDataError(path, position + len(data), "the file ends here")
+                    data += more
+        except FileNotFoundError as exc:
+            raise CorruptDataError(path, position, "the file is missing") from exc
+        return data
+
+    # --- records ---
+
+    def _index(self, level: Level, base: int) -> IndexReader:
+        path = fmt.index_path(level.stream, base)
+        if base == level.placement.base:
+            length = level.placement.index_bytes
+        else:
+            with self._handles.pinned(path) as handle:
+                length = self._disk.size(handle)
+
+        def read(size: int, position: int) -> bytes:
+            with self._handles.pinned(path) as handle:
+                wanted = min(size, length - position)
+                return self._disk.pread(handle, wanted, position, wait=self.wait)
+
+        return IndexReader(read, level.stream, base, length)
+
+    def _level_at(self, position: int) -> Level:
+        for level in self._levels:
+            if level.low <= position < level.high:
+                return level
+        return self._levels[-1]
+
+    def span_at(self, position: int) -> Span | None:
+        """Return the record that holds the byte at ``position``, None at the tail."""
+        if position >= self.tail:
+            return None
+        level = self._level_at(position)
+        if position >= level.placement.flushed:
+            frames = [frame for frame in level.hot if frame.size]
+            at = bisect_right(frames, position, key=lambda frame: frame.start) - 1
+            return _span(frames[at])
+        base, _ = self._segment_at(level, position)
+        reader = self._index(level, base)
+        # Records without bytes share their start with the next one that has some.
+        entry = reader.last_at_or_before(lambda frame: frame.start, position)
+        while entry is not None and not entry.frame.size:
+            entry = reader.last_at_or_before(lambda frame: frame.lsn, entry.frame.lsn - 1)
+        if entry is None or entry.frame.start + entry.frame.size <= position:
+            path = fmt.index_path(level.stream, base)
+            raise CorruptDataError(path, position, "no entry of the index holds this position")
+        return _span(entry.frame)
+
+    def spans(self, start: int) -> Iterator[Span]:
+        """Yield the records that hold bytes from ``start`` on, in order."""
+        for level in self._levels:
+            if level.high > start:
+                yield from self._level_spans(level, max(start, level.low))
+
+    def _level_spans(self, level: Level, start: int) -> Iterator[Span]:
+        first: Span | None = None
+        while start < min(level.high, level.placement.flushed):
+            base, limit = self._segment_at(level, start)
+            reader = self._index(level, base)
+            found = reader.last_at_or_before(lambda frame: frame.start, start)
+            at = found.position if found is not None else None
+            for entry in reader.entries(at) if at is not None else reader.entries():
+                frame = entry.frame
+                if not entry.is_state and frame.size and start < frame.start + frame.size:
+                    if frame.start >= level.high:
+                        return
+                    first = _span(frame)
+                    yield first
+            start = max(limit, start + 1)
+        for frame in level.hot:
+            if frame.size and frame.start + frame.size > start and frame.start < level.high:
+                yield _span(frame)
+
+    # --- messages ---
+
+    def boundaries(self, span: Span) -> list[int]:
+        """Return where the messages of a record end, within the view."""
+        level = self._level_at(span.start)
+        end = min(span.start + span.size, level.high)
+        if span.record.lengths is None:
+            data = self.read(span.start, end)
+            ends = []
+            at = data.find(SEPARATOR)
+            while at >= 0:
+                ends.append(span.start + at + len(SEPARATOR))
+                at = data.find(SEPARATOR, at + 1)
+        else:
+            ends = []
+            position = span.start
+            for length in span.record.lengths:
+                position += length
+                ends.append(position)
+        inside = [position for position in ends if position < end]
+        return [*inside, end]
+
+    def is_boundary(self, position: int) -> bool:
+        """Tell whether a message ends, or the stream begins, at ``position``."""
+        edges = (self.floor, self.tail, *(level.low for level in self._levels))
+        if not self.floor < position < self.tail or position in edges:
+            return position in edges
+        if self._json:
+            before = position - len(SEPARATOR)
+            return before >= self.floor and self.read(before, position) == SEPARATOR
+        span = self.span_at(position)
+        return span is not None and (position == span.start or position in self.boundaries(span))
+
+    def page_end(self, start: int, bytes_max: int) -> int:
+        """Return where a page from the boundary ``start`` ends: on a boundary, after a message.
+
+        A message larger than the page is a page of its own.
+        """
+        limit = start + bytes_max
+        if limit >= self.tail:
+            return self.tail
+        if self._json:
+            return self._json_page_end(start, limit)
+        span = self.span_at(limit)
+        assert span is not None
+        if span.start > start:
+            return max([span.start, *(end for end in self.boundaries(span) if end <= limit)])
+        ends = self.boundaries(span)
+        fitting = [end for end in ends if start < end <= limit]
+        return fitting[-1] if fitting else next(end for end in ends if end > start)
+
+    def _json_page_end(self, start: int, limit: int) -> int:
+        at = limit
+        while at > start:
+            low = max(start, at - _STRIDE)
+            found = self.read(low, min(at + 1, limit)).rfind(SEPARATOR)
+            if found >= 0:
+                return low + found + len(SEPARATOR)
+            at = low
+        at = max(limit - 1, start)
+        while at < self.tail:
+            found = self.read(at, min(at + _STRIDE, self.tail)).find(SEPARATOR)
+            if found >= 0:
+                return at + found + len(SEPARATOR)
+            at += _STRIDE - 1
+        return self.tail
+
+    def messages(self, start: int) -> Iterator[tuple[int, int]]:
+        """Yield (start, end) of each message from the boundary ``start`` to the tail.
+
+        A JSON message's end includes its separator.
+        """
+        for span in self.spans(start):
+            low = max(span.start, start)
+            for end in self.boundaries(span):
+                if end > low:
+                    yield low, end
+                    low = end
+
+    def ordinal_at(self, position: int) -> int:
+        """Return how many messages lie before a boundary, those no longer retained included."""
+        span = self.span_at(position)
+        if span is None:
+            return self._messages
+        return span.ordinal + sum(1 for end in self.boundaries(span) if end <= position)
+
+    def position_at(self, time_ms: int) -> int:
+        """Return where the first record written at or after a time begins; the tail if none was."""
+        for level in self._levels:
+            found = self._level_position_at(level, time_ms)
+            if found is not None:
+                return found
+        return self.tail
+
+    def _level_position_at(self, level: Level, time_ms: int) -> int | None:
+        flushed = min(level.high, level.placement.flushed)
+        low = max(level.low, self.floor)  # what lies below may be gone
+        position = low
+        while position < flushed:
+            base, limit = self._segment_at(level, position)
+            entry = self._index(level, base).last_at_or_before(
+                lambda frame: frame.time_ms, time_ms - 1
+            )
+            after = entry.frame.start + entry.frame.size if entry is not None else position
+            if after < min(limit, level.high):
+                return max(after, low)
+            position = limit
+        for frame in level.hot:
+            if frame.size and frame.time_ms >= time_ms and frame.start < level.high:
+                return max(frame.start, low)
+        return None
+
+
+def _span(frame: fmt.StoredFrame) -> Span:
+    record = record_of(frame)
+    assert isinstance(record, Append | Create)
+    return Span(frame.start, frame.size, frame.time_ms, frame.ordinal, record)
+
+
+def _read_hot(hot: tuple[fmt.StoredFrame, ...], start: int, end: int) -> Iterator[bytes]:
+    at = max(bisect_right(hot, start, key=lambda frame: frame.start) - 1, 0)
+    for frame in hot[at:]:
+        low, high = max(start, frame.start), min(end, frame.start + frame.size)
+        if low < high:
+            whole = low == frame.start and high == frame.start + frame.size
+            yield frame.payload if whole else frame.payload[low - frame.start : high - frame.start]
+        if frame.start >= end:
+            return

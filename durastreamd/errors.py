@@ -1,0 +1,61 @@
+"""Every exception raised on purpose, named by whose fault it is and what can still be done.
+
+Expected answers (a closed stream, a stale producer) are values, see ``protocol.outcomes``; these
+are for "cannot go on".
+"""
+
+
+class DurastreamError(Exception):
+    """The root of all of ours; never raised itself."""
+
+
+class DataDirectoryError(DurastreamError):
+    """The operator's: this directory is missing, foreign or of a version we do not read."""
+
+
+class DirectoryLockedError(DataDirectoryError):
+    """The operator's: another process holds the data directory."""
+
+
+class StorageError(DurastreamError):
+    """The disk's or the file system's fault."""
+
+
+class WriteFailedError(StorageError):
+    """A write did not happen (a full disk, mostly). It was cut back: nothing of it is there."""
+
+
+class SyncFailedError(StorageError):
+    """A sync failed, so what the page cache shows is no longer proof. The process must stop.
+
+    Never retried: the kernel reports the error once and marks the pages clean.
+    """
+
+
+class CorruptDataError(StorageError):
+    """Bytes that were durable do not verify, and it cannot be told whose they were.
+
+    Carries the file and position for the operator; ``dsadmin repair`` is the way out.
+    """
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(f"{file}:{position}: {reason}")
+        self.file = file
+        self.position = position
+        self.reason = reason
+
+
+class StreamDamagedError(StorageError):
+    """One stream's bytes do not verify; it is refused, every other stream is served."""
+
+
+class ColdReadError(StorageError):
+    """Not an error: the bytes are not in the page cache and the caller said not to wait."""
+
+
+class StreamStoppedError(DurastreamError):
+    """The stream's task ended before the answer was known; the caller may ask again."""
+
+
+class OverloadedError(DurastreamError):
+    """A bound was reached; the caller should come back a little later."""

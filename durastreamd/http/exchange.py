@@ -1,0 +1,191 @@
+"""One request and its response as handlers see it; HTTP/1 and HTTP/2 look the same from here.
+
+``Request`` is what was asked, ``Exchange`` is how to read the body and how to answer. The
+connection layer owns the rest: framing, limits, deadlines, what follows on the connection.
+``run_handler`` is the frame around every handler: whatever one does, the client gets a well-formed
+answer or a broken connection, never a truncated body that looks complete.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import Enum, auto
+
+import trio
+
+from durastreamd.http.errors import HungUpError, RefusedError, ResponseError
+from durastreamd.protocol import problems
+
+log = logging.getLogger("durastreamd.http")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Request:
+    """What the client asked. Read only; built once per exchange, so it is kept cheap."""
+
+    __slots__ = (
+        "authority",
+        "content_length",
+        "has_body",
+        "headers",
+        "method",
+        "path",
+        "peer",
+        "query",
+        "scheme",
+        "target",
+        "version",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        headers: dict[bytes, bytes],
+        version: str,
+        authority: str,
+        content_length: int | None,
+        *,
+        has_body: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.path, _, self.query = target.partition("?")
+        self.headers = headers
+        self.version = version
+        self.authority = authority
+        self.content_length = content_length
+        self.has_body = has_body
+        # Known to the transport only; it fills them in.
+        self.scheme = "http"
+        self.peer = ""
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {self.target} HTTP/{self.version} from {self.peer}>"
+
+
+class Phase(Enum):
+    """How far the response is."""
+
+    UNANSWERED = auto()  # Nothing was sent; any response is still possible.
+    STREAMING = auto()  # The head is out, the body goes on.
+    FINISHED = auto()  # Complete.
+    ABORTED = auto()  # Broken on purpose; nothing more can be sent.
+
+
+class CommonHeaders:
+    """Fields that every response of a server carries, rendered once.
+
+    An answer to a page's request may need others (its origin); a handler then replaces the
+    exchange's before it answers.
+    """
+
+    __slots__ = ("block", "fields")
+
+    def __init__(self, fields: Headers) -> None:
+        self.fields = tuple(fields)
+        self.block = b"".join([b"%b: %b\r\n" % field for field in fields])
+
+
+class Exchange(ABC):
+    """One request and its response."""
+
+    __slots__ = ("common", "phase", "request")
+
+    def __init__(self, request: Request, common: CommonHeaders) -> None:
+        self.request = request
+        self.common = common
+        self.phase = Phase.UNANSWERED
+
+    @abstractmethod
+    async def body(self, bytes_max: int) -> bytes:
+        """Read the whole request body.
+
+        Raises ``BodyTooLargeError`` above ``bytes_max`` (by Content-Length before anything is
+        read), ``BodyTooSlowError`` and ``HungUpError``; a handler need not catch them.
+        """
+
+    @abstractmethod
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Read the request body piece by piece as it arrives. Raises what ``body`` raises."""
+
+    @abstractmethod
+    async def respond(self, status: int, headers: Headers, body: bytes = b"") -> None:
+        """Send a complete response. Content-Length is added here; HEAD, 204 and 304 get no body."""
+
+    @abstractmethod
+    async def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
+        """Begin a streamed response of ``length`` bytes, or of as many as will be sent."""
+
+    @abstractmethod
+    async def send(self, data: bytes | memoryview) -> None:
+        """Send a piece of a streamed response; waits while the client does not take it."""
+
+    @abstractmethod
+    def send_nowait(self, data: bytes) -> bool:
+        """Hand over the whole of ``data`` now, or nothing.
+
+        True: every byte will go out, in order, before anything sent later. False: nothing was
+        taken; use ``send``. May be called from a task that is not the handler's.
+        """
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """End a streamed response."""
+
+    @abstractmethod
+    def until_hang_up(self) -> AbstractAsyncContextManager[trio.CancelScope, bool]:
+        """Run the block and cancel it when the client goes away.
+
+        The block ends quietly then; ``cancelled_caught`` of the scope tells that it happened.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Break the exchange so that the client cannot take it for complete."""
+
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+# The fields of an error response of the connection layer.
+PROBLEM_HEADERS: Headers = (
+    (b"Content-Type", problems.CONTENT_TYPE),
+    (b"Cache-Control", b"no-store"),
+)
+
+
+async def run_handler(handler: Handler, exchange: Exchange) -> None:
+    """Run ``handler`` and see to it that the exchange is answered or aborted afterwards."""
+    try:
+        await handler(exchange)
+        if exchange.phase is Phase.UNANSWERED:
+            msg = "the handler returned without answering"
+            raise ResponseError(msg)
+        if exchange.phase is Phase.STREAMING:
+            msg = "the handler returned in the middle of a streamed response"
+            raise ResponseError(msg)
+    except HungUpError:
+        exchange.abort()
+    except RefusedError as refusal:
+        await answer_problem(exchange, refusal.problem, refusal.detail)
+    except Exception:
+        # The outermost frame of a handler: its failure must not take the connection's others along.
+        log.exception("unexpected failure in %r", exchange.request)
+        detail = "The server failed while answering; its log has the reason."
+        await answer_problem(exchange, problems.INTERNAL_ERROR, detail)
+
+
+async def answer_problem(exchange: Exchange, problem: problems.Problem, detail: str) -> None:
+    """Answer with ``problem``, or abort when the response has begun or cannot be sent."""
+    if exchange.phase is not Phase.UNANSWERED:
+        if exchange.phase is Phase.STREAMING:
+            exchange.abort()
+        return
+    body = problems.render(problem, detail, exchange.request.target)
+    try:
+        await exchange.respond(problem.status, PROBLEM_HEADERS, body)
+    except HungUpError:
+        exchange.abort()

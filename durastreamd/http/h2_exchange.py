@@ -1,0 +1,344 @@
+"""One exchange on an HTTP/2 connection.
+
+The connection's reader puts what arrives into the exchange (``put``, ``put_end``, ``hang_up``,
+``window_moved``); the handler's task takes it out. A client gets its window back only as the
+handler takes the body, so what is unread is bounded by the window. What is sent waits for the
+client's window under the write deadline: a reader that starves us is reset and its memory is free.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+import trio
+from h2.errors import ErrorCodes
+
+from durastreamd.http import render
+from durastreamd.http.context import ServeContext
+from durastreamd.http.errors import (
+    BodyTooLargeError,
+    BodyTooSlowError,
+    HungUpError,
+    ResponseError,
+)
+from durastreamd.http.exchange import Exchange, Headers, Phase, Request
+from durastreamd.http.h2_wire import H2Wire
+
+
+class H2Exchange(Exchange):
+    """An exchange that shares its connection with others."""
+
+    __slots__ = (
+        "_arrived",
+        "_body_ended",
+        "_expects_continue",
+        "_length_left",
+        "_limits",
+        "_moved",
+        "_pieces",
+        "_sending",
+        "_unacknowledged",
+        "_waits",
+        "_wire",
+        "gone",
+        "id",
+        "scope",
+    )
+
+    def __init__(
+        self, request: Request, exchange_id: int, wire: H2Wire, context: ServeContext
+    ) -> None:
+        super().__init__(request, context.common)
+        self.id = exchange_id
+        self.scope = trio.CancelScope()  # Around the handler.
+        self.gone = False
+        self._wire = wire
+        self._limits = context.limits
+        self._pieces: list[bytes] = []  # Of the body: arrived, not taken yet.
+        self._unacknowledged = 0  # Their size as flow control counts it, padding included.
+        self._body_ended = not request.has_body
+        self._arrived = trio.Event()
+        self._moved = trio.Event()
+        self._sending = False
+        self._length_left: int | None = None
+        self._waits: list[trio.CancelScope] = []
+        self._expects_continue = (
+            request.has_body and request.headers.get(b"expect", b"").lower() == b"100-continue"
+        )
+
+    # --- What the reader tells ---
+
+    def put(self, data: bytes, counted: int) -> None:
+        """Take a piece of the body that costs ``counted`` bytes of window."""
+        if self.phase in (Phase.FINISHED, Phase.ABORTED) or not data:
+            self._wire.acknowledge(self.id, counted)
+            return
+        self._pieces.append(data)
+        self._unacknowledged += counted
+        self._arrived.set()
+
+    def put_end(self) -> None:
+        """Note that the body is complete."""
+        self._body_ended = True
+        self._arrived.set()
+
+    def hang_up(self) -> None:
+        """Note that the client is gone; ends what waits for it."""
+        self.gone = True
+        self.release_body()
+        self._arrived.set()
+        self._moved.set()
+        if self._waits:
+            # As on HTTP/1: the block ends, the handler goes on and may tidy up.
+            for scope in self._waits:
+                scope.cancel()
+        else:
+            self.scope.cancel()
+
+    def window_moved(self) -> None:
+        """Note that the client may take more."""
+        self._moved.set()
+
+    def release_body(self) -> None:
+        """Forget what was not read, and give the window back."""
+        self._pieces.clear()
+        self._wire.acknowledge(self.id, self._unacknowledged)
+        self._unacknowledged = 0
+
+    # --- The request body ---
+
+    async def body(self, bytes_max: int) -> bytes:
+        """Read the whole request body."""
+        limits = self._limits
+        bytes_max = min(bytes_max, limits.body_bytes_max)
+        self._check_length(bytes_max)
+        begun = trio.current_time() + limits.body_grace_s
+        pieces: list[bytes] = []
+        total = 0
+        while piece := await self._next_piece(begun + total / limits.body_rate_min):
+            total += len(piece)
+            if total > bytes_max:
+                raise BodyTooLargeError(bytes_max)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Read the request body as it arrives."""
+        bytes_max = self._limits.body_bytes_max
+        self._check_length(bytes_max)
+        total = 0
+        while piece := await self._next_piece(trio.current_time() + self._limits.body_idle_s_max):
+            total += len(piece)
+            if total > bytes_max:
+                raise BodyTooLargeError(bytes_max)
+            yield piece
+
+    def _check_length(self, bytes_max: int) -> None:
+        if (self.request.content_length or 0) > bytes_max:
+            raise BodyTooLargeError(bytes_max)
+
+    async def _next_piece(self, deadline: float) -> bytes:
+        """Give what has arrived; b"" at the end."""
+        if not self._arrival():
+            with trio.CancelScope(deadline=deadline) as scope:
+                self._continue()
+                while not self._arrival():
+                    self._arrived = trio.Event()
+                    await self._arrived.wait()
+            if scope.cancelled_caught:
+                raise BodyTooSlowError
+        self._check_gone()
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self.release_body()
+        self._wire.flush()
+        return data
+
+    def _arrival(self) -> bool:
+        return bool(self._pieces) or self._body_ended or self.gone
+
+    def _continue(self) -> None:
+        if self._expects_continue:
+            self._expects_continue = False
+            if self.phase is Phase.UNANSWERED:
+                self._wire.headers(self.id, [(b":status", b"100")])
+                self._wire.flush()
+
+    # --- The response ---
+
+    async def respond(self, status: int, headers: Headers, body: bytes = b"") -> None:
+        """Send a complete response."""
+        self._expect_phase(Phase.UNANSWERED)
+        fields = self._fields(status, headers)
+        if status == 204 or status == 304:
+            body = b""
+        elif self.request.method == "HEAD":
+            if body:
+                fields.append((b"content-length", b"%d" % len(body)))
+            body = b""
+        else:
+            fields.append((b"content-length", b"%d" % len(body)))
+        await self._wire.room()
+        self._check_gone()
+        self._wire.headers(self.id, fields, end=not body)
+        self.phase = Phase.STREAMING
+        if body:
+            await self._send_all(body, end=True)
+        self._finished()
+
+    async def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
+        """Begin a streamed response."""
+        self._expect_phase(Phase.UNANSWERED)
+        fields = self._fields(status, headers)
+        if length is not None:
+            fields.append((b"content-length", b"%d" % length))
+        await self._wire.room()
+        self._check_gone()
+        self._length_left = length
+        self.phase = Phase.STREAMING
+        self._wire.headers(self.id, fields)
+        self._wire.flush()
+
+    async def send(self, data: bytes | memoryview) -> None:
+        """Send a piece of a streamed response."""
+        self._expect_phase(Phase.STREAMING)
+        self._count(len(data))
+        if data and self.request.method != "HEAD":
+            await self._send_all(data)
+            self._wire.flush()
+        await trio.lowlevel.checkpoint()
+
+    def send_nowait(self, data: bytes) -> bool:
+        """Queue all of ``data`` or nothing; the connection's sender sees to the rest."""
+        if self.phase is not Phase.STREAMING or self._sending or self.gone:
+            return False
+        if self.request.method == "HEAD" or not data:
+            return True
+        if self._length_left is not None and len(data) > self._length_left:
+            return False
+        try:
+            if not self._wire.has_room() or self._wire.window(self.id) < len(data):
+                return False
+            step = self._wire.frame_bytes_max()
+            for at in range(0, len(data), step):
+                self._wire.data(self.id, data[at : at + step])
+        except HungUpError:
+            return False
+        self._count(len(data))
+        self._wire.flush()
+        return True
+
+    async def finish(self) -> None:
+        """End a streamed response."""
+        self._expect_phase(Phase.STREAMING)
+        if self._length_left and self.request.method != "HEAD":
+            msg = f"{self._length_left} bytes of the promised length were not sent"
+            raise ResponseError(msg)
+        self._check_gone()
+        # An empty DATA frame needs no window.
+        self._wire.data(self.id, b"", end=True)
+        self._finished()
+        await trio.lowlevel.checkpoint()
+
+    def until_hang_up(self) -> AbstractAsyncContextManager[trio.CancelScope, bool]:
+        """Cancel the block when the client goes away."""
+        return _UntilHangUp(self, self._waits)
+
+    def abort(self) -> None:
+        """Reset the exchange."""
+        self.phase = Phase.ABORTED
+        self.release_body()
+        self._wire.reset(self.id, ErrorCodes.INTERNAL_ERROR)
+        self._wire.flush()
+
+    def _finished(self) -> None:
+        self.phase = Phase.FINISHED
+        self.release_body()
+        if not self._body_ended:
+            # RFC 9113 8.1: an early answer, and the rest of the body is not wanted.
+            self._wire.reset(self.id, ErrorCodes.NO_ERROR)
+        self._wire.flush()
+
+    def _fields(self, status: int, headers: Headers) -> list[tuple[bytes, bytes]]:
+        render.field_block(headers)  # Refuses CR, LF and NUL as on HTTP/1.
+        return [
+            (b":status", b"%d" % status),
+            (b"date", render.date()),
+            *((name.lower(), value) for name, value in (*headers, *self.common.fields)),
+        ]
+
+    async def _send_all(self, data: bytes | memoryview, *, end: bool = False) -> None:
+        view = memoryview(data)
+        self._sending = True
+        try:
+            while view:
+                await self._wire.room()
+                window = min(self._wire.window(self.id), self._wire.frame_bytes_max())
+                size = min(window, len(view))
+                if size <= 0:
+                    # What is queued must reach the client, or it will not open its window.
+                    self._wire.flush()
+                    await self._wait_for_window()
+                    continue
+                self._wire.data(self.id, bytes(view[:size]), end=end and size == len(view))
+                view = view[size:]
+                if view:
+                    self._wire.flush()
+        finally:
+            self._sending = False
+            if view:
+                # Cancelled or failed half-way: what follows must not make it look complete.
+                self.abort()
+
+    async def _wait_for_window(self) -> None:
+        with trio.CancelScope(deadline=trio.current_time() + self._limits.write_s_max):
+            self._moved = trio.Event()
+            await self._moved.wait()
+            self._check_gone()
+            return
+        msg = f"the client took nothing for {self._limits.write_s_max} s"
+        raise HungUpError(msg)
+
+    def _expect_phase(self, phase: Phase) -> None:
+        self._check_gone()
+        if self.phase is not phase:
+            msg = f"the response is {self.phase.name}, not {phase.name}"
+            raise ResponseError(msg)
+
+    def _check_gone(self) -> None:
+        if self.gone or self.phase is Phase.ABORTED:
+            msg = "the client reset the exchange"
+            raise HungUpError(msg)
+
+    def _count(self, count: int) -> None:
+        if self._length_left is not None:
+            if count > self._length_left:
+                msg = "more bytes than the promised length"
+                raise ResponseError(msg)
+            self._length_left -= count
+
+
+class _UntilHangUp:
+    """A cancel scope that ``H2Exchange.hang_up`` cancels."""
+
+    __slots__ = ("_exchange", "_scope", "_waits")
+
+    def __init__(self, exchange: H2Exchange, waits: list[trio.CancelScope]) -> None:
+        self._exchange = exchange
+        self._waits = waits
+        self._scope = trio.CancelScope()
+
+    async def __aenter__(self) -> trio.CancelScope:
+        self._scope.__enter__()
+        if self._exchange.gone:
+            self._scope.cancel()
+        self._waits.append(self._scope)
+        return self._scope
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        self._waits.remove(self._scope)
+        return self._scope.__exit__(kind, exc, traceback)

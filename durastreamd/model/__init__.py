@@ -1,0 +1,1 @@
+"""Streams as state machines. Pure; time is an argument."""

@@ -1,0 +1,181 @@
+"""What a run of appends would do to a stream: decided here, written once, applied after the sync.
+
+A ``Draft`` sees the stream as it will be once everything decided so far is committed, so the
+second append of a batch meets the state the first one leaves. It changes nothing: the stream
+itself moves only when ``stream_state.apply`` is given the draft's record. A batch whose commit
+fails is dropped with its draft.
+
+The order of the checks is part of the protocol (a closed stream is reported before a wrong type,
+a duplicate before a Stream-Seq that did not grow, both before a body that is not JSON).
+"""
+
+from msgspec import Struct
+
+from durastreamd.model.producers import Verdict, judge
+from durastreamd.model.records import Append, Producer
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import content_type
+from durastreamd.protocol.offsets import Position
+from durastreamd.protocol.outcomes import (
+    AlreadyClosed,
+    Appended,
+    ContentTypeMismatch,
+    Duplicate,
+    EpochNotAtZero,
+    Malformed,
+    Outcome,
+    SeqRegression,
+    SequenceGap,
+    StaleEpoch,
+    StreamClosed,
+    TooManyProducers,
+)
+
+
+class Payload(Struct, frozen=True, gc=False):
+    """A body in wire form: its bytes and how many messages they are (one, if not JSON)."""
+
+    data: bytes
+    count: int = 1
+
+
+class AppendCommand(Struct, frozen=True, gc=False):
+    """Append bytes, or close, or both. No payload and ``closes`` means close only."""
+
+    payload: Payload | Malformed | None
+    content_type: str | None = None
+    closes: bool = False
+    producer: Producer | None = None
+    seq: str | None = None
+
+    def needs_detail(self) -> bool:
+        """Tell whether the decision looks at producers or Stream-Seq."""
+        return self.producer is not None or self.seq is not None
+
+
+class Draft:
+    """The stream as a batch in the making will leave it."""
+
+    __slots__ = (
+        "_closes",
+        "_count",
+        "_lengths",
+        "_parts",
+        "_producers",
+        "_producers_max",
+        "_seq",
+        "_size",
+        "_stream",
+    )
+
+    def __init__(self, stream: Stream, producers_max: int) -> None:
+        self._stream = stream
+        self._producers_max = producers_max
+        self._parts: list[bytes] = []
+        self._lengths: list[int] = []
+        self._size = 0
+        self._count = 0
+        self._closes = False
+        self._seq: str | None = None
+        self._producers: dict[str, tuple[int, int]] = {}
+
+    def decide(self, command: AppendCommand) -> Outcome:
+        """Answer one command and, where it is accepted, take it into the draft."""
+        stream = self._stream
+        tail = Position(stream.tail + self._size)
+        if stream.closed or self._closes:
+            return self._decide_closed(command, tail)
+        payload = command.payload
+        if payload is not None and not content_type.same(
+            stream.content_type, command.content_type or ""
+        ):
+            return ContentTypeMismatch(stream.content_type, command.content_type or "")
+        if command.producer is not None:
+            refused = self._judge_producer(command.producer, tail)
+            if refused is not None:
+                return refused
+        if command.seq is not None:
+            last = self._seq if self._seq is not None else stream.loaded().seq
+            if last is not None and command.seq <= last:
+                return SeqRegression(last, command.seq)
+        if isinstance(payload, Malformed):
+            return payload
+        return self._take(command, payload, tail)
+
+    def _take(self, command: AppendCommand, payload: Payload | None, tail: Position) -> Outcome:
+        if payload is not None:
+            size = len(payload.data)
+            self._parts.append(payload.data)
+            self._lengths.append(size)
+            self._size += size
+            self._count += payload.count
+            tail = Position(tail + size)
+        if command.seq is not None:
+            self._seq = command.seq
+        epoch = seq = -1
+        if command.producer is not None:
+            name, epoch, seq = command.producer
+            self._producers[name] = (epoch, seq)
+        if command.closes:
+            self._closes = True
+        return Appended(tail, command.closes, epoch, seq, payload is None)
+
+    def _decide_closed(self, command: AppendCommand, tail: Position) -> Outcome:
+        """A closed stream takes nothing, but a retry of what it took is still recognised."""
+        if command.producer is not None:
+            name, epoch, seq = command.producer
+            known = self._known(name)
+            if known is not None and judge(known, epoch, seq) is Verdict.DUPLICATE:
+                return Duplicate(tail, closed=True, epoch=known[0], seq=known[1])
+        elif command.payload is None:
+            return AlreadyClosed(tail)
+        return StreamClosed(tail)
+
+    def _known(self, name: str) -> tuple[int, int] | None:
+        return self._producers.get(name) or self._stream.loaded().producers.get(name)
+
+    def _judge_producer(self, producer: Producer, tail: Position) -> Outcome | None:
+        name, epoch, seq = producer
+        known = self._known(name)
+        verdict = judge(known, epoch, seq)
+        if verdict is Verdict.ACCEPT:
+            return self._room_for_producer(known)
+        current, last = known or (epoch, -1)
+        if verdict is Verdict.DUPLICATE:
+            return Duplicate(tail, closed=False, epoch=current, seq=last)
+        if verdict is Verdict.STALE:
+            return StaleEpoch(current)
+        if verdict is Verdict.NOT_AT_ZERO:
+            return EpochNotAtZero(epoch, seq)
+        return SequenceGap(last + 1, seq)
+
+    def _room_for_producer(self, known: tuple[int, int] | None) -> Outcome | None:
+        if known is None:
+            stored = self._stream.loaded().producers
+            total = len(stored) + sum(name not in stored for name in self._producers)
+            if total >= self._producers_max:
+                return TooManyProducers(self._producers_max)
+        return None
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether nothing was accepted."""
+        return not (self._parts or self._closes or self._producers)
+
+    def record(self, now_ms: int) -> tuple[Append, bytes]:
+        """Return the one record of all that was accepted, with its payload."""
+        stream = self._stream
+        payload = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        record = Append(
+            stream.id,
+            stream.tail,
+            self._size,
+            max(now_ms, stream.accessed_ms),
+            stream.messages,
+            self._count,
+            None if stream.json else self._lengths,
+            self._closes,
+            self._seq,
+            tuple((name, epoch, seq) for name, (epoch, seq) in self._producers.items()),
+        )
+        return record, payload

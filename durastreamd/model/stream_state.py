@@ -1,0 +1,221 @@
+"""One stream's state, and how a committed record changes it.
+
+Theory of operation
+-------------------
+A stream is what its records made of it: ``apply`` folds one record into a ``Stream``, and it is
+the only code that changes one. It runs in three places and must mean the same in each: when a
+batch has been committed, when a stream is opened from its index, and when the journal is replayed
+after a crash. Therefore it decides nothing and refuses nothing; what may happen was decided by
+``Draft`` (appends) and ``Namespace`` (names, forks, buckets) before the record was written, and
+data, producers, Stream-Seq and closure stand in one record, so they are durable together or not
+at all.
+
+States of a stream, and what holds in each:
+
+    open     closed=False, gone=False    tail grows
+    closed   closed=True                 tail never changes again
+    gone     gone=True                   deleted, kept because forks read its bytes; takes no writes
+    damaged  damage != ""                bytes do not verify; refused until repaired
+    expired  now >= deadline             to be treated as if it were deleted; judged, never stored
+
+    floor <= snapshot position <= tail     (a snapshot at p makes p the floor)
+    fork:  start of its own bytes = fork position >= floor; below it the source's bytes are read
+
+``read_ms`` is the one field not folded from records: a read renews a sliding lifetime in memory at
+once and on disk now and then (``Touch``), so ``accessed_ms`` may lag behind it by a fraction of
+the lifetime.
+
+A stream at rest keeps no ``Detail`` (producers and the like); its index has it. ``plain`` says
+that there is none to load.
+"""
+
+from durastreamd.model.records import Append, Create, Publish, Snapshot, Touch
+from durastreamd.protocol.content_type import is_json
+
+
+class Detail:
+    """What only writers need: the producers and the last Stream-Seq."""
+
+    __slots__ = ("producers", "seq")
+
+    def __init__(self) -> None:
+        self.producers: dict[str, tuple[int, int]] = {}
+        self.seq: str | None = None
+
+    def row(self) -> list[object]:
+        """Return the detail as a CBOR array."""
+        producers = [[name, epoch, seq] for name, (epoch, seq) in self.producers.items()]
+        return [producers, self.seq]
+
+    @classmethod
+    def from_row(cls, row: list) -> "Detail":  # type: ignore[type-arg]  # CBOR is untyped
+        """Rebuild a detail from its CBOR array."""
+        detail = cls()
+        detail.producers = {name: (epoch, seq) for name, epoch, seq in row[0]}
+        detail.seq = row[1]
+        return detail
+
+
+class Stream:
+    """One stream: identity, extent, lifetime. Small, because every stream at rest has one."""
+
+    __slots__ = (
+        "accessed_ms",
+        "anchor",
+        "closed",
+        "content_type",
+        "created_ms",
+        "damage",
+        "detail",
+        "expires_ms",
+        "floor",
+        "fork_position",
+        "gone",
+        "id",
+        "key",
+        "lsn",
+        "messages",
+        "plain",
+        "read_ms",
+        "snapshot",
+        "source",
+        "sub",
+        "tail",
+        "ttl_ms",
+        "written_ms",
+    )
+
+    def __init__(self, record: Create) -> None:
+        self.id = record.stream
+        self.key = record.key
+        self.content_type = record.content_type
+        self.ttl_ms = record.ttl_ms
+        self.expires_ms = record.expires_ms
+        self.created_ms = self.written_ms = self.accessed_ms = self.read_ms = record.time_ms
+        self.source = record.source
+        self.fork_position = record.start
+        self.anchor = record.anchor
+        self.sub = record.sub
+        self.floor = record.floor
+        self.snapshot: Snapshot | None = record.snapshot
+        self.tail = record.start + record.size
+        self.messages = record.ordinal + record.count
+        self.closed = record.closes
+        self.gone = False
+        self.damage = ""
+        self.lsn = 0
+        self.plain = True
+        self.detail: Detail | None = None
+
+    @property
+    def json(self) -> bool:
+        """Tell whether the stream holds JSON messages."""
+        return is_json(self.content_type)
+
+    def deadline_ms(self) -> int | None:
+        """Return when the stream expires, None for never."""
+        if self.ttl_ms >= 0:
+            return max(self.accessed_ms, self.read_ms) + self.ttl_ms
+        return self.expires_ms if self.expires_ms >= 0 else None
+
+    def expired(self, now_ms: int) -> bool:
+        """Tell whether the lifetime is over."""
+        deadline = self.deadline_ms()
+        return deadline is not None and now_ms >= deadline
+
+    def loaded(self) -> Detail:
+        """Return the detail, which must have been loaded (or be known to be empty)."""
+        if self.detail is None:
+            assert self.plain, "detail used before it was loaded"
+            self.detail = Detail()
+        return self.detail
+
+    def row(self) -> list[object]:
+        """Return everything but the detail as a CBOR array: the catalogue's row."""
+        return [
+            self.id,
+            self.key,
+            self.content_type,
+            self.ttl_ms,
+            self.expires_ms,
+            self.created_ms,
+            self.written_ms,
+            self.accessed_ms,
+            [self.source, self.fork_position, self.anchor, self.sub] if self.source else None,
+            self.floor,
+            self.snapshot.row() if self.snapshot else None,
+            self.tail,
+            self.messages,
+            self.closed,
+            self.gone,
+            self.damage,
+            self.lsn,
+            self.plain,
+        ]
+
+    @classmethod
+    def from_row(cls, row: list) -> "Stream":  # type: ignore[type-arg]  # CBOR is untyped
+        """Rebuild a stream from its catalogue row."""
+        stream = cls.__new__(cls)
+        (
+            stream.id,
+            stream.key,
+            stream.content_type,
+            stream.ttl_ms,
+            stream.expires_ms,
+            stream.created_ms,
+            stream.written_ms,
+            stream.accessed_ms,
+            fork,
+            stream.floor,
+            blob,
+            stream.tail,
+            stream.messages,
+            stream.closed,
+            stream.gone,
+            stream.damage,
+            stream.lsn,
+            stream.plain,
+        ) = row
+        stream.source, stream.fork_position, stream.anchor, stream.sub = fork or (0, 0, -1, 0)
+        stream.snapshot = Snapshot(*blob) if blob else None
+        stream.read_ms = stream.accessed_ms
+        stream.detail = None
+        return stream
+
+
+def apply(stream: Stream, record: Append | Publish | Touch, lsn: int) -> None:
+    """Fold one committed record of this stream into its state."""
+    assert lsn > stream.lsn, f"record {lsn} applied after {stream.lsn}"
+    stream.lsn = lsn
+    stream.accessed_ms = max(stream.accessed_ms, record.time_ms)
+    if isinstance(record, Append):
+        _apply_append(stream, record)
+    elif isinstance(record, Publish):
+        stream.snapshot = record.snapshot
+        stream.floor = record.snapshot.position
+
+
+def _apply_append(stream: Stream, record: Append) -> None:
+    assert record.start == stream.tail, f"append at {record.start}, tail is {stream.tail}"
+    assert not stream.closed, "append to a closed stream"
+    stream.tail += record.size
+    stream.messages += record.count
+    stream.written_ms = record.time_ms
+    stream.closed = record.closes
+    if record.seq is not None or record.producers:
+        detail = stream.loaded()
+        stream.plain = False
+        if record.seq is not None:
+            detail.seq = record.seq
+        for name, epoch, seq in record.producers:
+            detail.producers[name] = (epoch, seq)
+
+
+def check_invariants(stream: Stream) -> None:
+    """Assert what the table of states above says."""
+    assert 0 <= stream.floor <= stream.tail
+    assert stream.fork_position <= stream.tail
+    assert stream.snapshot is None or stream.snapshot.position == stream.floor
+    assert stream.source or stream.fork_position == 0
+    assert stream.detail is None or not stream.plain or not stream.detail.producers

@@ -1,0 +1,270 @@
+"""Every error a client can see: one table, and the one renderer of RFC 9457 bodies.
+
+The service answers with these, the connection layer answers with these, ``GET /errors/{slug}``
+shows them and the documentation lists them; a code that is not in this table does not exist. Pure.
+
+Text that came from a client goes through ``quoted`` before it enters a detail, so that an answer
+never echoes more than a line of it and never a control character.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+ECHO_CHARACTERS_MAX: Final = 200  # Enough to recognise one's own input; too short to be a mirror.
+DETAIL_CHARACTERS_MAX: Final = 600  # Our sentence around at most two quoted values.
+CONTENT_TYPE: Final = b"application/problem+json"
+
+Member = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One row of the table: what went wrong in general, whose turn it is to do what."""
+
+    code: str
+    status: int
+    title: str
+    description: str
+
+    @property
+    def slug(self) -> str:
+        """The last path segment of ``type``: the code in lower case with hyphens."""
+        return self.code.lower().replace("_", "-")
+
+    @property
+    def type(self) -> str:
+        """The problem type as a path-absolute reference; it can be fetched from this server."""
+        return f"/errors/{self.slug}"
+
+
+_TABLE: Final[dict[str, Problem]] = {}
+_BY_SLUG: Final[dict[str, Problem]] = {}
+
+
+def _row(code: str, status: int, title: str, description: str) -> Problem:
+    problem = Problem(code, status, title, description)
+    _TABLE[code] = problem
+    _BY_SLUG[problem.slug] = problem
+    return problem
+
+
+# The codes, statuses and titles of the error-message proposal (seed 004), unchanged.
+BAD_REQUEST = _row(
+    "BAD_REQUEST", 400, "Bad Request",
+    "The request is malformed or contradicts itself; correct it before sending it again.",
+)  # fmt: skip
+INVALID_OFFSET = _row(
+    "INVALID_OFFSET", 400, "Invalid Offset",
+    "The offset is not one this server issued; start from -1 or from the last Stream-Next-Offset.",
+)  # fmt: skip
+INVALID_JSON = _row(
+    "INVALID_JSON", 400, "Invalid JSON",
+    "The stream holds JSON and the body is not valid JSON; correct the body.",
+)  # fmt: skip
+EMPTY_BODY = _row(
+    "EMPTY_BODY", 400, "Empty Body",
+    "An append needs at least one byte; send a body, or Stream-Closed: true to close only.",
+)  # fmt: skip
+EMPTY_ARRAY = _row(
+    "EMPTY_ARRAY", 400, "Empty Array",
+    "An empty JSON array holds no message to append; send at least one element.",
+)  # fmt: skip
+UNAUTHENTICATED = _row(
+    "UNAUTHENTICATED", 401, "Unauthenticated",
+    "The request carries no valid credentials; send them in the Authorization header.",
+)  # fmt: skip
+PERMISSION_DENIED = _row(
+    "PERMISSION_DENIED", 403, "Permission Denied",
+    "The credentials are valid but do not allow this operation; ask for wider permission.",
+)  # fmt: skip
+NOT_FOUND = _row(
+    "NOT_FOUND", 404, "Stream Not Found",
+    "There is no stream at this URL; create it with PUT or check the name.",
+)  # fmt: skip
+ALREADY_EXISTS = _row(
+    "ALREADY_EXISTS", 409, "Stream Already Exists",
+    "A stream with another configuration exists at this URL; use its configuration or another URL.",
+)  # fmt: skip
+SEQUENCE_CONFLICT = _row(
+    "SEQUENCE_CONFLICT", 409, "Sequence Conflict",
+    "Stream-Seq is not greater than the last one appended; another writer may be ahead.",
+)  # fmt: skip
+CONTENT_TYPE_MISMATCH = _row(
+    "CONTENT_TYPE_MISMATCH", 409, "Content Type Mismatch",
+    "The Content-Type is not the one the stream was created with; send that one.",
+)  # fmt: skip
+OFFSET_EXPIRED = _row(
+    "OFFSET_EXPIRED", 410, "Offset Expired",
+    "The offset lies before the retained part of the stream; go on from Stream-Next-Offset.",
+)  # fmt: skip
+PAYLOAD_TOO_LARGE = _row(
+    "PAYLOAD_TOO_LARGE", 413, "Payload Too Large",
+    "The body is larger than this server accepts; split it into several requests.",
+)  # fmt: skip
+RATE_LIMITED = _row(
+    "RATE_LIMITED", 429, "Rate Limited",
+    "Too many requests in a short time; wait for the time in Retry-After.",
+)  # fmt: skip
+NOT_IMPLEMENTED = _row(
+    "NOT_IMPLEMENTED", 501, "Not Implemented",
+    "This server does not support the operation or coding that was asked for.",
+)  # fmt: skip
+UNAVAILABLE = _row(
+    "UNAVAILABLE", 503, "Service Unavailable",
+    "The server cannot take the request now; wait for the time in Retry-After and repeat it.",
+)  # fmt: skip
+
+# Ours: what that proposal leaves open.
+STREAM_CLOSED = _row(
+    "STREAM_CLOSED", 409, "Stream Closed",
+    "The stream was closed and takes no more data; it can still be read.",
+)  # fmt: skip
+STALE_EPOCH = _row(
+    "STALE_EPOCH", 403, "Stale Producer Epoch",
+    "A newer epoch of this producer has written; claim the epoch after Producer-Epoch.",
+)  # fmt: skip
+SEQUENCE_GAP = _row(
+    "SEQUENCE_GAP", 409, "Producer Sequence Gap",
+    "An earlier sequence number of this producer is missing; send Producer-Expected-Seq first.",
+)  # fmt: skip
+GONE = _row(
+    "GONE", 410, "Stream Gone",
+    "The stream was deleted or has expired, and its name is still held by forks of it.",
+)  # fmt: skip
+BUCKET_NOT_FOUND = _row(
+    "BUCKET_NOT_FOUND", 404, "Bucket Not Found",
+    "There is no bucket of this name; create it with PUT or check the name.",
+)  # fmt: skip
+BUCKET_EXISTS = _row(
+    "BUCKET_EXISTS", 409, "Bucket Already Exists",
+    "A bucket of this name exists already; use it or choose another name.",
+)  # fmt: skip
+BUCKET_NOT_EMPTY = _row(
+    "BUCKET_NOT_EMPTY", 409, "Bucket Not Empty",
+    "The bucket still holds streams; delete them first.",
+)  # fmt: skip
+SNAPSHOT_NOT_FOUND = _row(
+    "SNAPSHOT_NOT_FOUND", 404, "Snapshot Not Found",
+    "The stream has no snapshot, or none at this offset; read from the start instead.",
+)  # fmt: skip
+SNAPSHOT_CONFLICT = _row(
+    "SNAPSHOT_CONFLICT", 409, "Snapshot Conflict",
+    "The stream does not allow this change of its snapshot; look at its latest one first.",
+)  # fmt: skip
+METHOD_NOT_ALLOWED = _row(
+    "METHOD_NOT_ALLOWED", 405, "Method Not Allowed",
+    "The URL exists but does not know this method; the Allow header lists those it knows.",
+)  # fmt: skip
+NOT_ACCEPTABLE = _row(
+    "NOT_ACCEPTABLE", 406, "Not Acceptable",
+    "The answer has no form that the Accept header allows; widen it.",
+)  # fmt: skip
+REQUEST_TIMEOUT = _row(
+    "REQUEST_TIMEOUT", 408, "Request Timeout",
+    "The request did not arrive completely in time; send it again on a new connection.",
+)  # fmt: skip
+URI_TOO_LONG = _row(
+    "URI_TOO_LONG", 414, "URI Too Long",
+    "The request target is longer than this server accepts; shorten it.",
+)  # fmt: skip
+UNSUPPORTED_ENCODING = _row(
+    "UNSUPPORTED_ENCODING", 415, "Unsupported Encoding",
+    "The body has a Content-Encoding that this server does not decode; send it plain.",
+)  # fmt: skip
+HEADERS_TOO_LARGE = _row(
+    "HEADERS_TOO_LARGE", 431, "Request Header Fields Too Large",
+    "The header fields are too many or too long; send fewer or shorter ones.",
+)  # fmt: skip
+HTTP_VERSION_NOT_SUPPORTED = _row(
+    "HTTP_VERSION_NOT_SUPPORTED", 505, "HTTP Version Not Supported",
+    "This server speaks HTTP/1.0, HTTP/1.1 and HTTP/2; use one of them.",
+)  # fmt: skip
+INTERNAL_ERROR = _row(
+    "INTERNAL_ERROR", 500, "Internal Error",
+    "The server failed in a way it does not know; its log has the reason.",
+)  # fmt: skip
+STREAM_DAMAGED = _row(
+    "STREAM_DAMAGED", 500, "Stream Damaged",
+    "The stored bytes of this stream fail their check; an operator has to run dsadmin verify.",
+)  # fmt: skip
+INSUFFICIENT_STORAGE = _row(
+    "INSUFFICIENT_STORAGE", 507, "Insufficient Storage",
+    "The disk is full or the quota is used up; nothing was stored.",
+)  # fmt: skip
+INVALID_TTL = _row(
+    "INVALID_TTL", 400, "Invalid TTL",
+    "Stream-TTL or Stream-Expires-At is malformed, or both were given; send one of them.",
+)  # fmt: skip
+INVALID_PRODUCER = _row(
+    "INVALID_PRODUCER", 400, "Invalid Producer Headers",
+    "Producer-Id, Producer-Epoch and Producer-Seq belong together and the last two are integers.",
+)  # fmt: skip
+INVALID_FORK = _row(
+    "INVALID_FORK", 400, "Invalid Fork",
+    "The fork headers name no valid place in a source stream; correct them.",
+)  # fmt: skip
+FORK_CONFLICT = _row(
+    "FORK_CONFLICT", 409, "Fork Conflict",
+    "The source of the fork was deleted; fork a stream that is still there.",
+)  # fmt: skip
+MISSING_CONTENT_TYPE = _row(
+    "MISSING_CONTENT_TYPE", 400, "Missing Content Type",
+    "A request with a body needs a Content-Type; send the one of the stream.",
+)  # fmt: skip
+
+
+def problems() -> tuple[Problem, ...]:
+    """Give the whole table, in the order in which it is written above."""
+    return tuple(_TABLE.values())
+
+
+def by_code(code: str) -> Problem:
+    """Look up a code; an unknown one is a programming error and raises ``KeyError``."""
+    return _TABLE[code]
+
+
+def by_slug(slug: str) -> Problem | None:
+    """Look up the last segment of a problem type, as ``GET /errors/{slug}`` does."""
+    return _BY_SLUG.get(slug)
+
+
+def quoted(text: str) -> str:
+    """Give ``text`` from a client fit for a detail: quoted, escaped, at most a line of it."""
+    clipped = text[:ECHO_CHARACTERS_MAX]
+    escaped = clipped.encode("unicode_escape").decode("ascii")[:ECHO_CHARACTERS_MAX]
+    return f"'{escaped}...'" if len(text) > len(clipped) else f"'{escaped}'"
+
+
+def render(
+    problem: Problem | str, detail: str, instance: str | None = None, **members: Member | None
+) -> bytes:
+    """Give the JSON body for ``problem``, a row of the table or its code.
+
+    ``instance`` is the target of the request. ``members`` are the extension members of seed 004
+    (streamSeq, expectedContentType, actualContentType, retryAfter); None leaves one out. They can
+    add to the body but never replace what the table says.
+    """
+    row = _TABLE[problem] if isinstance(problem, str) else problem
+    body: dict[str, Member] = {
+        "type": row.type,
+        "title": row.title,
+        "status": row.status,
+        "code": row.code,
+        "detail": _visible(detail, DETAIL_CHARACTERS_MAX),
+    }
+    if instance is not None:
+        body["instance"] = _visible(instance, ECHO_CHARACTERS_MAX)
+    for name, value in members.items():
+        if value is not None:
+            clipped = _visible(value, ECHO_CHARACTERS_MAX) if isinstance(value, str) else value
+            body.setdefault(name, clipped)
+    return json.dumps(body, separators=(",", ":")).encode("ascii")
+
+
+def _visible(text: str, characters_max: int) -> str:
+    """Clip ``text`` and put U+FFFD for what JSON would escape but a terminal would obey."""
+    clipped = text[:characters_max]
+    if clipped.isprintable():
+        return clipped
+    return "".join(each if each.isprintable() else "\ufffd" for each in clipped)

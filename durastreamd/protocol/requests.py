@@ -1,0 +1,266 @@
+"""From a request's head to what it asks for. Pure; every refusal says what was wrong.
+
+Header values are bytes as they came; names are lower-case. Nothing here looks at a stream.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
+from urllib.parse import unquote_plus, unquote_to_bytes
+
+from durastreamd.protocol import offsets, problems
+from durastreamd.protocol.problems import Member, Problem, quoted
+
+NAME_BYTES_MAX = 1024
+PRODUCER_ID_MAX = 256
+SEQ_MAX = 256
+CONTENT_TYPE_MAX = 256
+NUMBER_MAX = 2**53 - 1
+TTL_MAX_S = 10**11  # some three thousand years: a bound, so that no date overflows
+
+_NUMBER = re.compile(rb"[0-9]+")
+_PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]*")
+_TIMESTAMP = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+)
+_CONTENT_TYPE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+[\t -~]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+Headers = Mapping[bytes, bytes]
+
+
+class ProblemError(Exception):
+    """The request is answered with a problem, perhaps with headers and members of its own."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        detail: str,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+        **members: Member | None,
+    ) -> None:
+        super().__init__(f"{problem.code}: {detail}")
+        self.problem = problem
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+
+def stream_name(path: str) -> str:
+    """Return the name that a percent-encoded path stands for: one spelling per stream."""
+    raw = unquote_to_bytes(path)
+    try:
+        name = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ProblemError(problems.BAD_REQUEST, "The stream's name is not UTF-8.") from None
+    if not name or len(raw) > NAME_BYTES_MAX:
+        detail = f"A stream's name has 1 to {NAME_BYTES_MAX} bytes, this one {len(raw)}."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    segments = name.split("/")
+    if path.count("/") + 1 != len(segments):
+        raise ProblemError(problems.BAD_REQUEST, "A slash in a stream's name cannot be encoded.")
+    if any(segment in ("", ".", "..") for segment in segments) or "\\" in name:
+        detail = f"The stream's name {quoted(name)} has an empty or a dot segment, or a backslash."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    if _CONTROL.search(name):
+        raise ProblemError(problems.BAD_REQUEST, "The stream's name has control characters.")
+    return name
+
+
+def query_of(query: str) -> dict[str, list[str]]:
+    """Return the parameters of a query, each with all its values."""
+    found: dict[str, list[str]] = {}
+    for pair in query.split("&") if query else ():
+        name, _, value = pair.partition("=")
+        found.setdefault(unquote_plus(name), []).append(unquote_plus(value))
+    return found
+
+
+# --- writing ---
+
+
+class Producer(NamedTuple):
+    """The three producer headers."""
+
+    name: str
+    epoch: int
+    seq: int
+
+
+class AppendHead(NamedTuple):
+    """What the head of an append says."""
+
+    content_type: str | None
+    closes: bool
+    producer: Producer | None
+    seq: str | None
+
+
+class ForkHead(NamedTuple):
+    """A fork as asked for: the source's path, the offset as given, the sub-offset."""
+
+    source: str
+    offset: str | None
+    sub: int
+
+
+class CreateHead(NamedTuple):
+    """What the head of a create says."""
+
+    content_type: str | None
+    ttl_ms: int | None
+    expires_ms: int | None
+    closes: bool
+    fork: ForkHead | None
+
+
+def closes(headers: Headers) -> bool:
+    """Tell whether the stream is to be closed; any value but ``true`` is no request for it."""
+    return headers.get(b"stream-closed", b"").lower() == b"true"
+
+
+def content_type_of(headers: Headers) -> str | None:
+    """Return the content type, which will be echoed as it is and so must be a sane one."""
+    value = headers.get(b"content-type")
+    if value is None or not value.strip():
+        return None
+    value = value.strip()
+    if len(value) > CONTENT_TYPE_MAX or not _CONTENT_TYPE.fullmatch(value):
+        detail = f"The Content-Type {quoted(value.decode('latin-1'))} is not a media type."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    return value.decode("ascii")
+
+
+def append_head(headers: Headers) -> AppendHead:
+    """Read the head of an append."""
+    seq = headers.get(b"stream-seq")
+    if seq is not None and not 0 < len(seq) <= SEQ_MAX:
+        detail = f"Stream-Seq has 1 to {SEQ_MAX} bytes, this one {len(seq)}."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    return AppendHead(
+        content_type_of(headers),
+        closes(headers),
+        producer_of(headers),
+        None if seq is None else seq.decode("latin-1"),
+    )
+
+
+def producer_of(headers: Headers) -> Producer | None:
+    """Read the producer headers: all three or none."""
+    name = headers.get(b"producer-id")
+    epoch = headers.get(b"producer-epoch")
+    seq = headers.get(b"producer-seq")
+    if name is None and epoch is None and seq is None:
+        return None
+    if name is None or epoch is None or seq is None:
+        detail = "Producer-Id, Producer-Epoch and Producer-Seq come together or not at all."
+        raise ProblemError(problems.INVALID_PRODUCER, detail)
+    if not 0 < len(name) <= PRODUCER_ID_MAX:
+        detail = f"Producer-Id has 1 to {PRODUCER_ID_MAX} bytes, this one {len(name)}."
+        raise ProblemError(problems.INVALID_PRODUCER, detail)
+    return Producer(
+        name.decode("latin-1"), _producer_number(epoch, "Epoch"), _producer_number(seq, "Seq")
+    )
+
+
+def _producer_number(value: bytes, which: str) -> int:
+    if not _NUMBER.fullmatch(value) or len(value) > 16 or int(value) > NUMBER_MAX:
+        shown = quoted(value.decode("latin-1"))
+        detail = f"Producer-{which} is a whole number from 0 to {NUMBER_MAX}, not {shown}."
+        raise ProblemError(problems.INVALID_PRODUCER, detail)
+    return int(value)
+
+
+def create_head(headers: Headers) -> CreateHead:
+    """Read the head of a create."""
+    ttl, expires = headers.get(b"stream-ttl"), headers.get(b"stream-expires-at")
+    if ttl is not None and expires is not None:
+        detail = "Stream-TTL and Stream-Expires-At exclude each other; send one of them."
+        raise ProblemError(problems.INVALID_TTL, detail)
+    return CreateHead(
+        content_type_of(headers),
+        None if ttl is None else _ttl_ms(ttl),
+        None if expires is None else _expires_ms(expires.decode("latin-1")),
+        closes(headers),
+        _fork_head(headers),
+    )
+
+
+def _ttl_ms(value: bytes) -> int:
+    if not _PLAIN_NUMBER.fullmatch(value) or len(value) > 12 or int(value) > TTL_MAX_S:
+        shown = quoted(value.decode("latin-1"))
+        detail = (
+            f"Stream-TTL is a whole number of seconds without sign or leading zero, not {shown}."
+        )
+        raise ProblemError(problems.INVALID_TTL, detail)
+    return int(value) * 1000
+
+
+def _expires_ms(value: str) -> int:
+    try:
+        if not _TIMESTAMP.fullmatch(value):
+            raise ValueError(value)
+        moment = datetime.fromisoformat(value.upper())
+        return max(int(moment.timestamp() * 1000), 0)
+    except (ValueError, OverflowError):
+        detail = (
+            f"Stream-Expires-At is an RFC 3339 time like 2030-01-31T12:00:00Z, not {quoted(value)}."
+        )
+        raise ProblemError(problems.INVALID_TTL, detail) from None
+
+
+def _fork_head(headers: Headers) -> ForkHead | None:
+    source = headers.get(b"stream-forked-from")
+    sub = headers.get(b"stream-fork-sub-offset")
+    if source is None:
+        if sub is not None:
+            detail = "Stream-Fork-Sub-Offset needs Stream-Forked-From."
+            raise ProblemError(problems.INVALID_FORK, detail)
+        return None
+    offset = headers.get(b"stream-fork-offset")
+    if sub is not None and (not _PLAIN_NUMBER.fullmatch(sub) or len(sub) > offsets.DIGITS):
+        shown = quoted(sub.decode("latin-1"))
+        detail = (
+            f"Stream-Fork-Sub-Offset is a whole number without sign or leading zero, not {shown}."
+        )
+        raise ProblemError(problems.INVALID_FORK, detail)
+    count = int(sub) if sub is not None else 0
+    if count and offset is None:
+        detail = "Stream-Fork-Sub-Offset counts from Stream-Fork-Offset; send that, too."
+        raise ProblemError(problems.INVALID_FORK, detail)
+    path = source.decode("latin-1").partition("?")[0]
+    return ForkHead(path, None if offset is None else offset.decode("latin-1"), count)
+
+
+# --- reading ---
+
+
+class ReadHead(NamedTuple):
+    """What a read asks for. ``offset`` is None where none was given."""
+
+    offset: str | None
+    live: str | None
+    cursor: str | None
+
+
+def read_head(query: str, headers: Headers) -> ReadHead:
+    """Read the parameters of a read."""
+    found = query_of(query)
+    given = found.get("offset", [])
+    if len(given) > 1:
+        detail = "The query names offset more than once; name it once."
+        raise ProblemError(problems.INVALID_OFFSET, detail)
+    offset = given[0] if given else None
+    live = found.get("live", [None])[0]
+    if live is not None and live not in ("long-poll", "sse"):
+        detail = f"live is long-poll or sse, not {quoted(live)}."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    if live is not None and offset is None:
+        detail = f"live={live} needs an offset: -1 for the start, now for the end, or a token."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    if live == "sse" and b"last-event-id" in headers:
+        # A browser's EventSource reconnects to the first URL; the id says where it really is.
+        resumed = headers[b"last-event-id"].decode("latin-1")
+        offset = resumed if offsets.parse(resumed) is not None else offset
+    return ReadHead(offset, live, found.get("cursor", [None])[0])

@@ -1,0 +1,1 @@
+"""Where exchanges meet streams."""

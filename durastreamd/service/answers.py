@@ -1,0 +1,179 @@
+"""Outcomes as HTTP answers: one table for all of them."""
+
+from typing import NamedTuple
+
+from durastreamd.protocol import outcomes as oc, problems
+from durastreamd.protocol.offsets import mint
+from durastreamd.protocol.outcomes import Outcome
+from durastreamd.protocol.problems import quoted
+from durastreamd.protocol.requests import ProblemError
+
+Fields = list[tuple[bytes, bytes]]
+
+CLOSED = (b"Stream-Closed", b"true")
+RETRY_S = 1
+
+
+class Answer(NamedTuple):
+    """A response without a body."""
+
+    status: int
+    headers: Fields
+
+
+def next_offset(position: int) -> tuple[bytes, bytes]:
+    """Return the header that says where to go on."""
+    return (b"Stream-Next-Offset", mint(position).encode())
+
+
+def refusal_of(outcome: Outcome) -> ProblemError | None:
+    """Return the problem an outcome is, None if it is a success."""
+    made = _REFUSALS.get(type(outcome))
+    return made(outcome) if made is not None else None  # type: ignore[operator]
+
+
+def answer_append(outcome: Outcome) -> Answer:
+    """Answer an append or a closure."""
+    if isinstance(outcome, oc.Appended):
+        fields = [next_offset(outcome.tail)]
+        if outcome.closed:
+            fields.append(CLOSED)
+        if outcome.epoch < 0:
+            return Answer(204, fields)
+        fields += _producer_fields(outcome.epoch, outcome.seq)
+        return Answer(204 if outcome.empty else 200, fields)
+    if isinstance(outcome, oc.Duplicate):
+        fields = [next_offset(outcome.tail), *_producer_fields(outcome.epoch, outcome.seq)]
+        return Answer(204, [*fields, CLOSED] if outcome.closed else fields)
+    if isinstance(outcome, oc.AlreadyClosed):
+        return Answer(204, [next_offset(outcome.tail), CLOSED])
+    raise _refused(outcome)
+
+
+def answer_create(outcome: Outcome, location: str) -> Answer:
+    """Answer a create."""
+    if not isinstance(outcome, oc.Created | oc.Exists):
+        raise _refused(outcome)
+    fields = [(b"Content-Type", outcome.content_type.encode()), next_offset(outcome.tail)]
+    if outcome.closed:
+        fields.append(CLOSED)
+    if isinstance(outcome, oc.Exists):
+        return Answer(200, fields)
+    return Answer(201, [(b"Location", location.encode("ascii", "replace")), *fields])
+
+
+def answer_delete(outcome: Outcome) -> Answer:
+    """Answer a delete."""
+    if isinstance(outcome, oc.Deleted):
+        return Answer(204, [])
+    raise _refused(outcome)
+
+
+def _refused(outcome: Outcome) -> ProblemError:
+    refusal = refusal_of(outcome)
+    assert refusal is not None, f"{outcome} is no answer to this"
+    return refusal
+
+
+def _producer_fields(epoch: int, seq: int) -> Fields:
+    return [(b"Producer-Epoch", b"%d" % epoch), (b"Producer-Seq", b"%d" % seq)]
+
+
+def _closed(outcome: oc.StreamClosed) -> ProblemError:
+    detail = "The stream is closed and takes no more data; it can still be read."
+    return ProblemError(problems.STREAM_CLOSED, detail, (next_offset(outcome.tail), CLOSED))
+
+
+def _stale(outcome: oc.StaleEpoch) -> ProblemError:
+    detail = (
+        f"A producer of this name has epoch {outcome.current}; "
+        f"use epoch {outcome.current + 1} and sequence number 0 to take over."
+    )
+    fields = ((b"Producer-Epoch", b"%d" % outcome.current),)
+    return ProblemError(problems.STALE_EPOCH, detail, fields)
+
+
+def _not_at_zero(outcome: oc.EpochNotAtZero) -> ProblemError:
+    detail = f"A new epoch starts with Producer-Seq 0, not {outcome.seq}."
+    return ProblemError(problems.INVALID_PRODUCER, detail)
+
+
+def _gap(outcome: oc.SequenceGap) -> ProblemError:
+    detail = f"Producer-Seq {outcome.expected} is expected next, not {outcome.received}."
+    fields = (
+        (b"Producer-Expected-Seq", b"%d" % outcome.expected),
+        (b"Producer-Received-Seq", b"%d" % outcome.received),
+    )
+    return ProblemError(problems.SEQUENCE_GAP, detail, fields)
+
+
+def _regression(outcome: oc.SeqRegression) -> ProblemError:
+    given, last = quoted(outcome.given), quoted(outcome.last)
+    detail = f"Stream-Seq {given} does not come after the last one, {last}."
+    return ProblemError(problems.SEQUENCE_CONFLICT, detail, streamSeq=outcome.last)
+
+
+def _mismatch(outcome: oc.ContentTypeMismatch) -> ProblemError:
+    detail = f"The stream holds {quoted(outcome.expected)}, the body is {quoted(outcome.actual)}."
+    return ProblemError(
+        problems.CONTENT_TYPE_MISMATCH,
+        detail,
+        expectedContentType=outcome.expected,
+        actualContentType=outcome.actual,
+    )
+
+
+def _crowded(outcome: oc.TooManyProducers) -> ProblemError:
+    detail = f"The stream knows {outcome.limit} producers already; re-use a Producer-Id."
+    return ProblemError(problems.RATE_LIMITED, detail, retryAfter=60)
+
+
+def _fork(outcome: oc.ForkRefused) -> ProblemError:
+    row = {
+        "NOT_FOUND": problems.NOT_FOUND,
+        "GONE": problems.FORK_CONFLICT,
+        "MISMATCH": problems.CONTENT_TYPE_MISMATCH,
+        "INVALID": problems.INVALID_FORK,
+        "EXPIRED": problems.OFFSET_EXPIRED,
+        "DAMAGED": problems.STREAM_DAMAGED,
+    }[outcome.code]
+    return ProblemError(row, outcome.detail[0].upper() + outcome.detail[1:] + ".")
+
+
+def _missing(_outcome: Outcome) -> ProblemError:
+    return ProblemError(problems.NOT_FOUND, "There is no stream of this name; create it with PUT.")
+
+
+def _gone(_outcome: Outcome) -> ProblemError:
+    detail = "The stream was deleted; its name is free again when its last fork is deleted."
+    return ProblemError(problems.GONE, detail)
+
+
+def _conflict(outcome: oc.ConfigConflict) -> ProblemError:
+    detail = outcome.detail[0].upper() + outcome.detail[1:] + "."
+    return ProblemError(problems.ALREADY_EXISTS, detail)
+
+
+def _malformed(outcome: oc.Malformed) -> ProblemError:
+    return ProblemError(problems.by_code(outcome.code), outcome.detail)
+
+
+def _no_bucket(_outcome: Outcome) -> ProblemError:
+    return ProblemError(problems.BUCKET_NOT_FOUND, "There is no such bucket; create it with PUT.")
+
+
+_REFUSALS: dict[type, object] = {
+    oc.StreamClosed: _closed,
+    oc.StaleEpoch: _stale,
+    oc.EpochNotAtZero: _not_at_zero,
+    oc.SequenceGap: _gap,
+    oc.SeqRegression: _regression,
+    oc.ContentTypeMismatch: _mismatch,
+    oc.TooManyProducers: _crowded,
+    oc.ForkRefused: _fork,
+    oc.NotFound: _missing,
+    oc.Gone: _gone,
+    oc.ConfigConflict: _conflict,
+    oc.Malformed: _malformed,
+    oc.BucketMissing: _no_bucket,
+}

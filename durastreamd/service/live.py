@@ -1,0 +1,203 @@
+"""Live reads: long-poll and server-sent events.
+
+A response never moves its client past bytes it did not deliver: the position told is the end of
+what was sent, taken together with "up to date" and "closed" from one look at the stream. A reader
+at the tail follows *before* it looks, so nothing that lands in between is missed.
+"""
+
+import trio
+
+from durastreamd.http.exchange import Exchange
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import cursor, problems, sse
+from durastreamd.protocol.requests import ProblemError, ReadHead
+from durastreamd.service.answers import CLOSED, Fields, next_offset, refusal_of
+from durastreamd.service.limits import ReadLimits
+from durastreamd.service.reader import Reader
+from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE, Reads
+from durastreamd.streams.follower import Follower
+from durastreamd.streams.registry import Streams
+
+
+class LiveReads:
+    """GET with ``live``."""
+
+    def __init__(self, streams: Streams, reader: Reader, reads: Reads, limits: ReadLimits) -> None:
+        self.streams = streams
+        self.reader = reader
+        self.limits = limits
+        self.ending = False  # the server is draining: live reads are answered and not renewed
+        self._reads = reads
+
+    def end_all(self) -> None:
+        """Have every waiting reader answered now; their clients go on elsewhere or later."""
+        self.ending = True
+        self.streams.wake_all()
+
+    # --- long-poll ---
+
+    async def long_poll(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
+        """Answer when there is data after the offset, when the stream closes, or in the end."""
+        self.streams.touch(stream)
+        start = self.reader.position_of(stream, head.offset)
+        with self.streams.follow(stream) as follower:
+            async with exchange.until_hang_up() as scope:
+                await self._wait_past(stream, follower, start)
+            if scope.cancelled_caught:
+                exchange.abort()
+                return
+        self._still_there(stream)
+        mark = cursor.after(head.cursor, self.streams.clock())
+        fields: Fields = [(b"Stream-Cursor", b"%d" % mark), NOT_CACHED]
+        if stream.tail > start:
+            await self._reads.send_page(exchange, stream, start, fields, tagged=True)
+            return
+        fields += [next_offset(start), UP_TO_DATE]
+        if stream.closed:
+            fields.append(CLOSED)
+        await exchange.respond(204, fields)
+
+    async def _wait_past(self, stream: Stream, follower: Follower, start: int) -> None:
+        with trio.move_on_after(self.limits.long_poll_s):
+            while stream.tail <= start and not stream.closed and not self.ending:
+                if not self.present(stream):
+                    return
+                await follower.changed()
+
+    def present(self, stream: Stream) -> bool:
+        """Tell whether this very stream, not one made anew, is still to be read."""
+        return self.streams.find(stream.key) is stream
+
+    def _still_there(self, stream: Stream) -> None:
+        """Raise if the stream ceased to exist while it was followed."""
+        found = self.streams.find(stream.key)
+        if found is stream:
+            return
+        if isinstance(found, Stream):
+            raise ProblemError(problems.NOT_FOUND, "The stream was deleted and made anew.")
+        refusal = refusal_of(found)
+        assert refusal is not None
+        raise refusal
+
+    # --- server-sent events ---
+
+    async def events(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
+        """Send everything after the offset as events, then follow."""
+        if self.ending:
+            detail = "The server is going down; come back in a moment."
+            later = ((b"Retry-After", b"1"),)
+            raise ProblemError(problems.UNAVAILABLE, detail, later, retryAfter=1)
+        self.streams.touch(stream)
+        start = self.reader.position_of(stream, head.offset)
+        with self.streams.engine.reading(stream) as view:
+            await self.reader.page(view, stream, start, 1)  # refuses a place inside a message
+        fields = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache")]
+        fields.append((b"X-Accel-Buffering", b"no"))
+        if sse.needs_base64(stream.content_type):
+            fields.append((b"Stream-SSE-Data-Encoding", b"base64"))
+        with self.streams.follow(stream) as follower:
+            session = _Session(self, exchange, stream, follower, start, head.cursor)
+            await exchange.start(200, fields)
+            async with exchange.until_hang_up() as scope:
+                await session.run()
+            follower.deliver = None
+            if scope.cancelled_caught:
+                exchange.abort()
+            else:
+                await exchange.finish()
+
+
+class _Session:
+    """One SSE response: where it stands, and how it goes on."""
+
+    def __init__(
+        self,
+        live: LiveReads,
+        exchange: Exchange,
+        stream: Stream,
+        follower: Follower,
+        position: int,
+        echoed: str | None,
+    ) -> None:
+        self._live = live
+        self._exchange = exchange
+        self._stream = stream
+        self._follower = follower
+        self._position = position
+        self._echoed = echoed
+
+    async def run(self) -> None:
+        """Catch up, then follow until the stream ends or the response has lived long enough."""
+        limits = self._live.limits
+        told = False
+        with trio.move_on_after(limits.sse_s):
+            while not self._live.ending:
+                if not self._live.present(self._stream):
+                    return
+                if self._position < self._stream.tail:
+                    await self._exchange.send(await self._catch_up())
+                    told = True
+                elif not told or self._stream.closed:
+                    await self._exchange.send(self._control(self._position))
+                    told = True
+                if self._stream.closed and self._position == self._stream.tail:
+                    return
+                if self._position < self._stream.tail:
+                    continue
+                await self._wait(limits.heartbeat_s)
+
+    async def _wait(self, heartbeat_s: float) -> None:
+        """Wait at the tail. What comes meanwhile is delivered without waking this task."""
+        self._follower.deliver = self._deliver
+        while True:
+            with trio.move_on_after(heartbeat_s) as quiet:
+                await self._follower.changed()
+            if not quiet.cancelled_caught:
+                break
+            if not self._exchange.send_nowait(sse.HEARTBEAT):
+                await self._exchange.send(sse.HEARTBEAT)
+        self._follower.deliver = None
+
+    def _deliver(self) -> bool:
+        """Hand the newest batch to the transport at once; False if this task must do it."""
+        stream = self._stream
+        start, end = self._position, stream.tail
+        if start >= end or stream.closed or end - start > self._live.limits.event_bytes_max:
+            return False
+        if not self._exchange.send_nowait(self._shared(start, end)):
+            return False
+        self._position = end
+        return True
+
+    def _shared(self, start: int, end: int) -> bytes:
+        """Return the events of a range up to the tail, made once for all who follow there."""
+        mark = cursor.after(self._echoed, self._live.streams.clock())
+
+        def make() -> bytes:
+            view = self._live.streams.engine.view(self._stream)
+            data = sse.data_event(self._stream.content_type, view.read(start, end))
+            return data + self._control(end)
+
+        return self._follower.following.shared((start, end, self._stream.closed, mark), make)
+
+    async def _catch_up(self) -> bytes:
+        """Return the next data event and its control event, from wherever the bytes are."""
+        stream, live = self._stream, self._live
+        start = self._position
+        if start < stream.floor:
+            detail = "retention has passed the reader"
+            raise ProblemError(problems.OFFSET_EXPIRED, detail)
+        reader, limit = live.reader, live.limits.event_bytes_max
+        with live.streams.engine.reading(stream) as view:
+            page = await reader.page(view, stream, start, limit)
+            data = await reader.read(view, page.start, page.end)
+        self._position = page.end
+        event = sse.data_event(stream.content_type, data)
+        # The stream may have gone on meanwhile; then this reader is not up to date any more.
+        return event + self._control(page.end)
+
+    def _control(self, position: int) -> bytes:
+        stream = self._stream
+        mark = cursor.after(self._echoed, self._live.streams.clock())
+        at_tail = position == stream.tail
+        return sse.Control(position, mark, at_tail, at_tail and stream.closed).event()

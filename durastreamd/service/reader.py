@@ -1,0 +1,132 @@
+"""Reading without holding the event loop: memory first, the page cache, then a thread."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from durastreamd.engine.view import View
+from durastreamd.errors import ColdReadError, CorruptDataError
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import json_mode, offsets, problems
+from durastreamd.protocol.requests import ProblemError
+from durastreamd.service.answers import next_offset
+from durastreamd.streams.registry import Streams
+
+T = TypeVar("T")
+
+
+class Page(NamedTuple):
+    """A range of whole messages, and whether it reaches what was the end when it was taken."""
+
+    start: int
+    end: int
+    tail: int
+    closed: bool
+
+    @property
+    def up_to_date(self) -> bool:
+        """Tell whether there was nothing after it."""
+        return self.end == self.tail
+
+    @property
+    def final(self) -> bool:
+        """Tell whether there never will be anything after it."""
+        return self.up_to_date and self.closed
+
+
+class Reader:
+    """Looks things up in views."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def look(self, view: View, job: Callable[[], T]) -> T:
+        """Run a job on a view here if its bytes are at hand, in a thread if they are not."""
+        try:
+            view.wait = False
+            return job()
+        except ColdReadError:
+            view.wait = True
+            return await self._streams.blocking(job)
+        except CorruptDataError as exc:
+            # The operator's log has file and position; the client gets neither.
+            raise ProblemError(problems.STREAM_DAMAGED, _DAMAGED) from exc
+
+    def position_of(self, stream: Stream, token: str | None) -> int:
+        """Return where a read begins; alignment is not looked at yet."""
+        if token == offsets.NOW:
+            return stream.tail
+        if token is None or token == offsets.START:
+            position = 0
+        else:
+            parsed = offsets.parse(token)
+            if parsed is None:
+                detail = f"{problems.quoted(token)} is not an offset of this server."
+                raise ProblemError(problems.INVALID_OFFSET, detail)
+            position = min(parsed, stream.tail)
+        if position < stream.floor:
+            detail = "The data before the latest snapshot is gone; read /bootstrap, then go on."
+            fields = (next_offset(stream.floor),)
+            raise ProblemError(problems.OFFSET_EXPIRED, detail, fields)
+        return position
+
+    async def page(self, view: View, stream: Stream, start: int, bytes_max: int) -> Page:
+        """Return the page that begins at ``start``, or refuse a place inside a message."""
+        closed = stream.closed
+
+        def find() -> Page | None:
+            if start not in (view.floor, view.tail) and not view.is_boundary(start):
+                return None
+            return Page(start, view.page_end(start, bytes_max), view.tail, closed)
+
+        found = await self.look(view, find)
+        if found is None:
+            detail = f"Offset {offsets.mint(start)} lies inside a message."
+            raise ProblemError(problems.INVALID_OFFSET, detail)
+        return found
+
+    async def read(self, view: View, start: int, end: int) -> bytes:
+        """Return a range of bytes."""
+        return await self.look(view, partial(view.read, start, end))
+
+    async def resolve_fork(self, source: Stream, anchor: int, sub: int) -> tuple[int, int]:
+        """Return position and ordinal of the place ``sub`` bytes or messages after the anchor."""
+        with self._streams.engine.reading(source) as view:
+            return await self.look(view, partial(_fork_point, view, source, anchor, sub))
+
+
+_DAMAGED = "The stream's data on disk is damaged; its operator has to repair it."
+
+
+def _fork_point(view: View, source: Stream, anchor: int, sub: int) -> tuple[int, int]:
+    if anchor < source.floor:
+        detail = "Stream-Fork-Offset lies below what the source retains."
+        raise ProblemError(problems.OFFSET_EXPIRED, detail, (next_offset(source.floor),))
+    if not view.is_boundary(anchor):
+        raise ProblemError(problems.INVALID_FORK, "Stream-Fork-Offset lies inside a message.")
+    ordinal = view.ordinal_at(anchor)
+    if sub == 0:
+        return anchor, ordinal
+    if source.json:
+        return _after_messages(view, anchor, ordinal, sub)
+    message = next(view.messages(anchor), None)
+    if message is None or anchor + sub > message[1]:
+        detail = f"The message at the fork offset has fewer than {sub} bytes."
+        raise ProblemError(problems.INVALID_FORK, detail)
+    return anchor + sub, ordinal + 1
+
+
+def _after_messages(view: View, anchor: int, ordinal: int, count: int) -> tuple[int, int]:
+    for number, (_, end) in enumerate(view.messages(anchor), 1):
+        if number == count:
+            return end, ordinal + count
+    detail = f"There are fewer than {count} messages after the fork offset."
+    raise ProblemError(problems.INVALID_FORK, detail)
+
+
+def array_length(page: Page) -> int:
+    """Return the length of a page as a JSON array: its brackets replace a separator."""
+    return max(page.end - page.start, len(b"[]"))
+
+
+assert len(json_mode.SEPARATOR) == len(b"[]"), "array_length relies on it"

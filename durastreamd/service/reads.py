@@ -1,0 +1,150 @@
+"""Catch-up reads and metadata."""
+
+import gzip
+from functools import partial
+
+from durastreamd.engine.view import View
+from durastreamd.http.exchange import Exchange
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import json_mode, offsets
+from durastreamd.protocol.content_type import media_type
+from durastreamd.protocol.requests import ReadHead
+from durastreamd.service.answers import CLOSED, Fields, next_offset
+from durastreamd.service.limits import ReadLimits
+from durastreamd.service.reader import Page, Reader, array_length
+from durastreamd.streams.registry import Streams
+
+CACHED = (b"Cache-Control", b"public, max-age=60, stale-while-revalidate=300")
+NOT_CACHED = (b"Cache-Control", b"no-store")
+UP_TO_DATE = (b"Stream-Up-To-Date", b"true")
+_COMPRESSIBLE = ("text/", "application/json", "application/xml", "application/x-ndjson")
+
+
+def metadata(stream: Stream) -> Fields:
+    """Return the headers of HEAD."""
+    fields = [
+        (b"Content-Type", stream.content_type.encode()),
+        next_offset(stream.tail),
+        NOT_CACHED,
+        (b"ETag", etag(stream, 0, stream.tail, closed=stream.closed)),
+    ]
+    if stream.ttl_ms >= 0:
+        fields.append((b"Stream-TTL", b"%d" % (stream.ttl_ms // 1000)))
+    if stream.expires_ms >= 0:
+        fields.append((b"Stream-Expires-At", _timestamp(stream.expires_ms).encode()))
+    if stream.snapshot is not None:
+        token = offsets.mint(stream.snapshot.position)
+        fields.append((b"Stream-Snapshot-Offset", token.encode()))
+    if stream.closed:
+        fields.append(CLOSED)
+    return fields
+
+
+def _timestamp(moment_ms: int) -> str:
+    from datetime import UTC, datetime  # seldom needed
+
+    moment = datetime.fromtimestamp(moment_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def etag(stream: Stream, start: int, end: int, *, closed: bool, encoding: str = "") -> bytes:
+    """Return the tag of a range: the stream's own id, so a stream made anew never matches."""
+    return f'"{stream.id:x}:{start}:{end}{":c" if closed else ""}{encoding}"'.encode()
+
+
+class Reads:
+    """GET without ``live``, and the pages that long-polls are answered with."""
+
+    def __init__(self, streams: Streams, reader: Reader, limits: ReadLimits) -> None:
+        self._streams = streams
+        self._reader = reader
+        self._limits = limits
+
+    async def catch_up(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
+        """Answer a catch-up read."""
+        self._streams.touch(stream)
+        start = self._reader.position_of(stream, head.offset)
+        extra = [NOT_CACHED] if head.offset == offsets.NOW else [CACHED]
+        await self.send_page(exchange, stream, start, extra, tagged=head.offset != offsets.NOW)
+
+    async def send_page(
+        self, exchange: Exchange, stream: Stream, start: int, extra: Fields, *, tagged: bool
+    ) -> None:
+        """Answer with the page from ``start``, streamed from wherever its bytes are."""
+        with self._streams.engine.reading(stream) as view:
+            page = await self._reader.page(view, stream, start, self._limits.page_bytes_max)
+            encoding = "gzip" if self._compresses(exchange, stream, page) else ""
+            fields = [(b"Content-Type", stream.content_type.encode()), next_offset(page.end)]
+            if page.up_to_date:
+                fields.append(UP_TO_DATE)
+            if page.final:
+                fields.append(CLOSED)
+            fields += extra
+            if tagged:
+                mark = "-gzip" if encoding else ""
+                tag = etag(stream, page.start, page.end, closed=page.final, encoding=mark)
+                fields.append((b"ETag", tag))
+                if _matches(exchange, tag):
+                    await exchange.respond(304, fields)
+                    return
+            if encoding:
+                await self._send_compressed(exchange, stream, view, page, fields)
+            else:
+                await self._send_plain(exchange, stream, view, page, fields)
+
+    async def _send_plain(
+        self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields
+    ) -> None:
+        limits = self._limits
+        size = page.end - page.start
+        if size <= limits.piece_bytes:
+            data = await self._reader.read(view, page.start, page.end) if size else b""
+            await exchange.respond(200, fields, json_mode.page(data) if stream.json else data)
+            return
+        await exchange.start(200, fields, length=array_length(page) if stream.json else size)
+        at = page.start
+        while at < page.end:
+            end = min(at + limits.piece_bytes, page.end)
+            piece = await self._reader.read(view, at, end)
+            if stream.json:
+                piece = _array_piece(piece, first=at == page.start, last=end == page.end)
+            await exchange.send(piece)
+            at = end
+        await exchange.finish()
+
+    def _compresses(self, exchange: Exchange, stream: Stream, page: Page) -> bool:
+        accepted = exchange.request.headers.get(b"accept-encoding", b"")
+        size = page.end - page.start
+        return (
+            b"gzip" in accepted
+            and b"gzip;q=0" not in accepted.replace(b" ", b"")
+            and self._limits.gzip_bytes_min <= size <= self._limits.gzip_bytes_max
+            and media_type(stream.content_type).startswith(_COMPRESSIBLE)
+        )
+
+    async def _send_compressed(
+        self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields
+    ) -> None:
+        data = await self._reader.read(view, page.start, page.end)
+        body = json_mode.page(data) if stream.json else data
+        packed = await self._streams.blocking(partial(gzip.compress, body, 1, mtime=0))
+        fields += [(b"Content-Encoding", b"gzip"), (b"Vary", b"Accept-Encoding")]
+        await exchange.respond(200, fields, packed)
+
+
+def _array_piece(piece: bytes, *, first: bool, last: bool) -> bytes:
+    """Return a piece of a page of JSON messages as part of an array.
+
+    The closing bracket takes the place of the last separator; a piece that ends inside that
+    separator is impossible, since the last piece is longer than it or the page is one piece.
+    """
+    if first:
+        piece = b"[" + piece
+    return piece[: -len(json_mode.SEPARATOR)] + b"]" if last else piece
+
+
+def _matches(exchange: Exchange, tag: bytes) -> bool:
+    given = exchange.request.headers.get(b"if-none-match")
+    if given is None:
+        return False
+    return given.strip() == b"*" or tag in [each.strip() for each in given.split(b",")]

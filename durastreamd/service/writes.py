@@ -1,0 +1,154 @@
+"""Create, append, close, delete: parse, ask the stream's actor, answer."""
+
+from functools import partial
+from urllib.parse import urlsplit
+
+from durastreamd.http.exchange import Exchange, Request
+from durastreamd.model.draft import AppendCommand, Payload
+from durastreamd.model.namespace import CreateCommand, ForkPoint
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import content_type as ct, json_mode, offsets, problems
+from durastreamd.protocol.outcomes import Gone, Malformed, NotFound
+from durastreamd.protocol.requests import (
+    ForkHead,
+    ProblemError,
+    append_head,
+    create_head,
+    stream_name,
+)
+from durastreamd.service.answers import (
+    Answer,
+    answer_append,
+    answer_create,
+    answer_delete,
+    refusal_of,
+)
+from durastreamd.service.limits import WriteLimits
+from durastreamd.service.reader import Reader
+from durastreamd.streams.registry import Streams
+from durastreamd.streams.ticket import DeleteCommand
+
+PREFIX = "/v1/stream/"
+
+
+class Writes:
+    """The write half of the protocol."""
+
+    def __init__(self, streams: Streams, reader: Reader, limits: WriteLimits) -> None:
+        self._streams = streams
+        self._reader = reader
+        self._limits = limits
+
+    async def append(self, exchange: Exchange, key: str) -> Answer:
+        """POST: append, close, or both."""
+        request = exchange.request
+        _refuse_encoding(request)
+        head = append_head(request.headers)
+        body = await exchange.body(self._limits.append_bytes_max) if request.has_body else b""
+        if not body and not head.closes:
+            detail = "The body is empty; an append needs data, a closure needs Stream-Closed: true."
+            raise ProblemError(problems.EMPTY_BODY, detail)
+        payload: Payload | Malformed | None = None
+        if body:
+            if head.content_type is None:
+                detail = "A body needs a Content-Type: that of the stream."
+                raise ProblemError(problems.MISSING_CONTENT_TYPE, detail)
+            payload = await self._payload(head.content_type, body, empty_allowed=False)
+        command = AppendCommand(payload, head.content_type, head.closes, head.producer, head.seq)
+        return answer_append(await self._streams.ask(key, command))
+
+    async def _payload(
+        self, content_type: str, body: bytes, *, empty_allowed: bool
+    ) -> Payload | Malformed | None:
+        if not ct.is_json(content_type):
+            return Payload(body)
+        try:
+            if len(body) <= self._limits.parse_inline_bytes:
+                wire, count = json_mode.split(body)
+            else:
+                wire, count = await self._streams.blocking(partial(json_mode.split, body))
+        except json_mode.InvalidJsonError as exc:
+            reason = str(exc)
+            return Malformed("INVALID_JSON", reason[0].upper() + reason[1:] + ".")
+        if count:
+            return Payload(wire, count)
+        if empty_allowed:
+            return None
+        return Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at least one value.")
+
+    async def create(self, exchange: Exchange, key: str) -> Answer:
+        """PUT: make the stream, or find it with the same configuration."""
+        request = exchange.request
+        _refuse_encoding(request)
+        head = create_head(request.headers)
+        body = await exchange.body(self._limits.append_bytes_max) if request.has_body else b""
+        fork = await self._fork_point(key, head.fork) if head.fork is not None else None
+        kind = head.content_type or (self._source_type(fork) if fork else ct.DEFAULT)
+        payload = await self._payload(kind, body, empty_allowed=True) if body else None
+        command = CreateCommand(
+            key, head.content_type, head.ttl_ms, head.expires_ms, head.closes, payload, fork
+        )
+        outcome = await self._streams.ask(key, command)
+        location = f"{request.scheme}://{request.authority}{request.path}"
+        return answer_create(outcome, location)
+
+    def _source_type(self, fork: ForkPoint) -> str:
+        source = self._streams.find(fork.source)
+        return source.content_type if isinstance(source, Stream) else ct.DEFAULT
+
+    async def _fork_point(self, key: str, fork: ForkHead) -> ForkPoint:
+        """Find the place a fork names; where the fork exists already its words are enough."""
+        path = urlsplit(fork.source).path
+        if not path.startswith(PREFIX):
+            detail = f"Stream-Forked-From is the path of a stream, {PREFIX}..."
+            raise ProblemError(problems.INVALID_FORK, detail)
+        source_key = "/" + stream_name(path[len(PREFIX) :])
+        source = self._streams.find(source_key)
+        position = _fork_position(fork.offset)
+        anchor = -1 if position is None else position
+        if isinstance(self._streams.find(key), Stream):
+            return ForkPoint(source_key, 0, 0, anchor, fork.sub)
+        if isinstance(source, NotFound):
+            raise ProblemError(problems.NOT_FOUND, "The source of the fork does not exist.")
+        if isinstance(source, Gone):
+            raise ProblemError(problems.FORK_CONFLICT, "The source of the fork was deleted.")
+        if position is None:
+            return ForkPoint(source_key, source.tail, source.messages)
+        if position > source.tail:
+            detail = "Stream-Fork-Offset lies past the end of the source."
+            raise ProblemError(problems.INVALID_FORK, detail)
+        found = await self._reader.resolve_fork(source, position, fork.sub)
+        return ForkPoint(source_key, *found, anchor, fork.sub)
+
+    async def delete(self, key: str) -> Answer:
+        """DELETE: the stream ends."""
+        return answer_delete(await self._streams.ask(key, DeleteCommand()))
+
+    def head(self, key: str) -> Stream:
+        """Return the stream for HEAD; raises the problem if there is none."""
+        found = self._streams.find(key)
+        if isinstance(found, Stream):
+            return found
+        refusal = refusal_of(found)
+        assert refusal is not None
+        raise refusal
+
+
+def _fork_position(token: str | None) -> int | None:
+    """Return the position of a fork offset, None for the tail."""
+    if token is None or token == offsets.NOW:
+        return None
+    if token == offsets.START:
+        return 0
+    position = offsets.parse(token)
+    if position is None:
+        detail = f"Stream-Fork-Offset {problems.quoted(token)} is not an offset of this server."
+        raise ProblemError(problems.INVALID_FORK, detail)
+    return position
+
+
+def _refuse_encoding(request: Request) -> None:
+    encoding = request.headers.get(b"content-encoding", b"identity")
+    if encoding.lower() != b"identity":
+        detail = "Bodies are stored as sent; send them without Content-Encoding."
+        raise ProblemError(problems.UNSUPPORTED_ENCODING, detail)

@@ -1,0 +1,212 @@
+"""The catalogue: one row per stream and bucket, as of the last checkpoint, in one append-only file.
+
+A checkpoint appends the rows that changed since the one before, in frames of ROWS, and then one
+COMMIT frame; all in one write, then one sync. Rows count only once their commit frame verifies,
+so a checkpoint is in the catalogue whole or not at all. When most rows in the file are outdated a
+checkpoint writes everything to a new file instead and the old one is removed.
+
+A commit says: every change up to ``lsn`` is in segments, indexes and rows; the journal is needed
+from file ``journal_first`` on; ``next_id`` is the next stream id; and which directories and blobs
+are to be removed (again, if a crash came first).
+
+What follows the last valid commit was never relied on and is cut. The file itself is never
+assumed: a data directory without a catalogue is damaged, not empty.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import cbor2
+
+from durastreamd.errors import CorruptDataError, WriteFailedError
+from durastreamd.storage import format as fmt
+from durastreamd.storage.checksum import digest, seed
+from durastreamd.storage.disk import Disk, read_file, write_all, write_new_file
+
+_SUM_BYTES = fmt.CHECKSUM.size
+ROWS_PER_FRAME = 512
+
+Row = list[object]
+
+
+class Commit(NamedTuple):
+    """What a checkpoint established."""
+
+    lsn: int
+    journal_first: int
+    next_id: int
+    removals: list[str]
+
+
+class Loaded(NamedTuple):
+    """A catalogue as read: rows in order (later ones win), the last commit, spare bytes."""
+
+    number: int
+    length: int
+    checkpoint: int
+    rows: list[Row]
+    commit: Commit
+    torn: bytes
+
+
+def _frame(magic: bytes, checkpoint: int, body: bytes, base: int, position: int) -> bytes:
+    bare = fmt.CATALOG_FRAME.pack(magic, len(body), checkpoint, 0)[:-_SUM_BYTES]
+    return bare + fmt.CHECKSUM.pack(digest(bare + body, base, position)) + body
+
+
+def _file_header(uuid: bytes, number: int) -> bytes:
+    fields = (fmt.CATALOG_MAGIC, fmt.FORMAT_VERSION, uuid, number)
+    bare = fmt.CATALOG_HEADER.pack(*fields, 0)[:-_SUM_BYTES]
+    return bare + fmt.CHECKSUM.pack(digest(bare, seed("catalog header")))
+
+
+def _file_seed(uuid: bytes, number: int) -> int:
+    return seed("catalog", uuid, number)
+
+
+def encode_rows(rows: Iterable[Row]) -> Iterator[bytes]:
+    """Yield bodies of ROWS frames; encoding is the costly part and may be done in slices."""
+    slab: list[Row] = []
+    for row in rows:
+        slab.append(row)
+        if len(slab) == ROWS_PER_FRAME:
+            yield cbor2.dumps(slab)
+            slab = []
+    if slab:
+        yield cbor2.dumps(slab)
+
+
+class CatalogWriter:
+    """Appends checkpoints. ``length`` is how much of the file is good."""
+
+    def __init__(self, disk: Disk, uuid: bytes, number: int, length: int, checkpoint: int) -> None:
+        self._disk = disk
+        self._uuid = uuid
+        self.number = number
+        self.length = length
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def create(cls, disk: Disk, uuid: bytes, commit: Commit) -> "CatalogWriter":
+        """Write the first catalogue of a new data directory."""
+        writer = cls(disk, uuid, 0, 0, 0)
+        writer.rewrite([], commit)
+        return writer
+
+    def _encode(self, number: int, position: int, bodies: list[bytes], commit: Commit) -> bytes:
+        base = _file_seed(self._uuid, number)
+        checkpoint = self.checkpoint + 1
+        parts = []
+        tagged = [(fmt.ROWS_MAGIC, body) for body in bodies]
+        tagged.append((fmt.COMMIT_MAGIC, cbor2.dumps(list(commit))))
+        for magic, body in tagged:
+            part = _frame(magic, checkpoint, body, base, position)
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+
+    def append(self, bodies: list[bytes], commit: Commit) -> None:
+        """Add a checkpoint and make it durable; on WriteFailedError nothing has changed."""
+        data = self._encode(self.number, self.length, bodies, commit)
+        handle = self._disk.open(fmt.catalog_path(self.number), write=True)
+        try:
+            try:
+                write_all(self._disk, handle, data, self.length)
+            except WriteFailedError:
+                self._disk.truncate(handle, self.length)
+                raise
+            self._disk.sync(handle)
+        finally:
+            self._disk.release(handle)
+        self.length += len(data)
+        self.checkpoint += 1
+
+    def rewrite(self, bodies: list[bytes], commit: Commit) -> None:
+        """Put a checkpoint of all rows into a new file and make it durable; the old one goes."""
+        number = self.number + 1
+        header = _file_header(self._uuid, number)
+        data = header + self._encode(number, len(header), bodies, commit)
+        draft = f"{fmt.catalog_path(number)}.new"
+        if self._disk.exists(draft):
+            self._disk.unlink(draft)
+        write_new_file(self._disk, draft, data)
+        self._disk.rename(draft, fmt.catalog_path(number))
+        self._disk.sync_directory(fmt.CATALOG_DIR)
+        # From here on the new file is the catalogue, whether the old one can be removed or not.
+        old, self.number, self.length = self.number, number, len(data)
+        self.checkpoint += 1
+        if old:
+            self._disk.unlink(fmt.catalog_path(old))
+
+
+def load(disk: Disk, uuid: bytes) -> Loaded:
+    """Read the newest catalogue; raise CorruptDataError where it cannot be the whole of it."""
+    numbers = fmt.numbered(disk.names(fmt.CATALOG_DIR), ".cat")
+    if not numbers:
+        reason = "the catalogue is missing; `dsadmin repair` can rebuild it from the streams"
+        raise CorruptDataError(fmt.CATALOG_DIR, 0, reason)
+    number = numbers[-1]
+    path = fmt.catalog_path(number)
+    data = read_file(disk, path)
+    header = _file_header(uuid, number)
+    if data[: len(header)] != header:
+        raise CorruptDataError(path, 0, "the catalogue's header is damaged")
+    loaded = _walk(data, len(header), number, _file_seed(uuid, number))
+    if loaded is None:
+        raise CorruptDataError(path, len(header), "the catalogue holds no whole checkpoint")
+    return loaded
+
+
+def _walk(data: bytes, position: int, number: int, base: int) -> Loaded | None:
+    rows: list[Row] = []
+    pending: list[Row] = []
+    loaded: Loaded | None = None
+    path = fmt.catalog_path(number)
+    while True:
+        found = _read_frame(data, position, base)
+        if found is None:
+            break
+        magic, checkpoint, body, position = found
+        if loaded is not None and checkpoint != loaded.checkpoint + 1:
+            raise CorruptDataError(path, position, f"checkpoint {checkpoint} is out of order")
+        if magic == fmt.ROWS_MAGIC:
+            pending += body
+        else:
+            rows += pending
+            pending = []
+            loaded = Loaded(number, position, checkpoint, rows, Commit(*body), b"")
+    if loaded is None:
+        return None
+    torn = data[loaded.length :]
+    if _commit_after(torn, loaded, base):
+        reason = "the catalogue is damaged before its last checkpoint; run `dsadmin repair`"
+        raise CorruptDataError(path, loaded.length, reason)
+    return loaded._replace(torn=torn)
+
+
+def _read_frame(data: bytes, position: int, base: int) -> tuple[bytes, int, list, int] | None:  # type: ignore[type-arg]
+    start = position + fmt.CATALOG_FRAME.size
+    if start > len(data):
+        return None
+    magic, size, checkpoint, check = fmt.CATALOG_FRAME.unpack_from(data, position)
+    if magic not in (fmt.ROWS_MAGIC, fmt.COMMIT_MAGIC) or start + size > len(data):
+        return None
+    body = data[start : start + size]
+    if check != digest(data[position : start - _SUM_BYTES] + body, base, position):
+        return None
+    return magic, checkpoint, cbor2.loads(body), start + size
+
+
+def _commit_after(torn: bytes, loaded: Loaded, base: int) -> bool:
+    """Tell whether a later checkpoint than the next one is in the bytes after the last good one.
+
+    The next one may be there in part: its write was cut short and never synced. One after that
+    proves that the next one had been durable, and that its bytes rotted since.
+    """
+    position = torn.find(fmt.COMMIT_MAGIC)
+    while position >= 0:
+        found = _read_frame(b"\0" * loaded.length + torn, loaded.length + position, base)
+        if found is not None and found[1] > loaded.checkpoint + 1:
+            return True
+        position = torn.find(fmt.COMMIT_MAGIC, position + 1)
+    return False

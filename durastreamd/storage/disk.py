@@ -1,0 +1,228 @@
+"""The one door to the file system: a small protocol, and the real disk behind it.
+
+Everything durable goes through here, so a simulated disk can stand in and a crash can be put
+between any two operations. Paths are relative to the data directory. Short writes are reported,
+not hidden; ``write_all`` is what callers want. ``sync`` never fails quietly and is never retried.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+from typing import Protocol
+
+from durastreamd.errors import (
+    ColdReadError,
+    DirectoryLockedError,
+    SyncFailedError,
+    WriteFailedError,
+)
+
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+
+class Disk(Protocol):
+    """What the engine asks of a file system. Handles are small integers."""
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> int:
+        """Open a file; ``create`` makes a new one and refuses an existing one."""
+
+    def release(self, handle: int) -> None:
+        """Give a handle back."""
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> int:
+        """Write at a position and return how many bytes were taken, which may be fewer."""
+
+    def pread(self, handle: int, size: int, position: int, *, wait: bool = True) -> bytes:
+        """Read at a position, less only at the end; ``wait=False`` may raise ColdReadError."""
+
+    def size(self, handle: int) -> int:
+        """Return a file's length."""
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cut a file to a length."""
+
+    def sync(self, handle: int) -> None:
+        """Make a file's bytes and length durable, or raise SyncFailedError."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable, or raise SyncFailedError."""
+
+    def sync_everything(self) -> None:
+        """Make every file and name of the file system durable, or raise SyncFailedError."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what has it."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory; one that is there is fine."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory, none if it is missing."""
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a name is there."""
+
+    def lock(self, path: str) -> int:
+        """Lock a file for this process and return its handle, or raise DirectoryLockedError."""
+
+
+def write_all(disk: Disk, handle: int, data: bytes, position: int) -> None:
+    """Write all of ``data`` or raise WriteFailedError; the file may then hold a part of it."""
+    try:
+        taken = disk.pwrite(handle, data, position)
+        while taken < len(data):
+            rest = data[taken:]
+            taken += disk.pwrite(handle, rest, position + taken)
+    except OSError as exc:
+        reason = f"write failed: {exc.strerror or exc}"
+        raise WriteFailedError(reason) from exc
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """Return a whole file."""
+    handle = disk.open(path)
+    try:
+        return disk.pread(handle, disk.size(handle), 0)
+    finally:
+        disk.release(handle)
+
+
+def write_new_file(disk: Disk, path: str, data: bytes) -> None:
+    """Create a file with this content, durable but for its name; nothing is left on failure."""
+    handle = disk.open(path, create=True, write=True)
+    try:
+        write_all(disk, handle, data, 0)
+        disk.sync(handle)
+    except WriteFailedError:
+        disk.unlink(path)
+        raise
+    finally:
+        disk.release(handle)
+
+
+class RealDisk:
+    """A directory of the host. The only user of ``os`` on files."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> int:
+        """See Disk."""
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR if write else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return os.open(self._path(path), flags, FILE_MODE)
+
+    def release(self, handle: int) -> None:
+        """See Disk."""
+        os.close(handle)
+
+    def pwrite(self, handle: int, data: bytes, position: int) -> int:
+        """See Disk."""
+        return os.pwrite(handle, data, position)
+
+    def pread(self, handle: int, size: int, position: int, *, wait: bool = True) -> bytes:
+        """See Disk."""
+        if wait:
+            return os.pread(handle, size, position)
+        buffer = bytearray(size)
+        try:
+            taken = os.preadv(handle, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError as exc:
+            raise ColdReadError from exc
+        except OSError as exc:
+            if exc.errno != errno.EOPNOTSUPP:
+                raise
+            return os.pread(handle, size, position)
+        if taken < size and position + taken < os.fstat(handle).st_size:
+            raise ColdReadError
+        return bytes(memoryview(buffer)[:taken])
+
+    def size(self, handle: int) -> int:
+        """See Disk."""
+        return os.fstat(handle).st_size
+
+    def truncate(self, handle: int, size: int) -> None:
+        """See Disk."""
+        os.ftruncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        """See Disk."""
+        try:
+            os.fdatasync(handle)
+        except OSError as exc:
+            reason = f"fdatasync failed: {exc.strerror}"
+            raise SyncFailedError(reason) from exc
+
+    def sync_directory(self, path: str) -> None:
+        """See Disk."""
+        handle = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        except OSError as exc:
+            reason = f"fsync of directory {path!r} failed: {exc.strerror}"
+            raise SyncFailedError(reason) from exc
+        finally:
+            os.close(handle)
+
+    def sync_everything(self) -> None:
+        """See Disk. One call however many files are dirty; the standard library lacks it."""
+        handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if self._libc.syncfs(handle) != 0:
+                reason = f"syncfs failed: {os.strerror(ctypes.get_errno())}"
+                raise SyncFailedError(reason)
+        finally:
+            os.close(handle)
+
+    def rename(self, source: str, target: str) -> None:
+        """See Disk."""
+        os.rename(self._path(source), self._path(target))
+
+    def unlink(self, path: str) -> None:
+        """See Disk."""
+        os.unlink(self._path(path))
+
+    def make_directory(self, path: str) -> None:
+        """See Disk."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._path(path), DIRECTORY_MODE)
+
+    def remove_directory(self, path: str) -> None:
+        """See Disk."""
+        os.rmdir(self._path(path))
+
+    def names(self, path: str) -> list[str]:
+        """See Disk."""
+        try:
+            return sorted(os.listdir(self._path(path)))
+        except FileNotFoundError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """See Disk."""
+        return os.path.lexists(self._path(path))
+
+    def lock(self, path: str) -> int:
+        """See Disk."""
+        handle = os.open(self._path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            os.close(handle)
+            reason = f"{self._root} is in use by another durastreamd or dsadmin"
+            raise DirectoryLockedError(reason) from exc
+        return handle

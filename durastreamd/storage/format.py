@@ -1,0 +1,108 @@
+"""Every struct, magic and file name on disk. FORMAT.md describes these same bytes in prose.
+
+All integers are little-endian. A checksum is the last field of its struct and covers the struct
+up to itself and the variable part that follows it.
+"""
+
+import struct
+from typing import NamedTuple
+
+FORMAT_VERSION = 1
+
+IDENTITY_FILE = "DURASTREAMD"
+IDENTITY_MAGIC = b"durastreamd\n"
+JOURNAL_DIR = "journal"
+CATALOG_DIR = "catalog"
+STREAMS_DIR = "streams"
+QUARANTINE_DIR = "quarantine"
+
+# Magics begin with FF FE: no UTF-8 text holds those bytes, so no client-given string in a CBOR
+# header can look like the start of an entry.
+FRAME_MAGIC = b"\xff\xfeJF"
+ENTRY_MAGIC = b"\xff\xfeIE"
+STATE_MAGIC = b"\xff\xfeIS"
+ROWS_MAGIC = b"\xff\xfeCR"
+COMMIT_MAGIC = b"\xff\xfeCC"
+JOURNAL_MAGIC = b"DSJOURN1"
+INDEX_MAGIC = b"DSINDEX1"
+CATALOG_MAGIC = b"DSCATAL1"
+
+# A header longer than this is damage, not data: the largest real one is an append of a few
+# thousand messages or the state of a stream with all its producers.
+HEADER_BYTES_MAX = 16 * 1024 * 1024
+PAYLOAD_BYTES_MAX = 2**40
+
+# --- journal ---
+# magic, version, directory uuid, file number, first lsn, lsn durable by then, checksum
+JOURNAL_HEADER = struct.Struct("<8sI4x16sQQQQ")
+# magic, header length, payload length, stream, start, time, ordinal, payload sum, lsn, durable lsn,
+# stream of the frame before, checksum (of all this and the header; the payload has its own sum)
+FRAME = struct.Struct("<4sIQQQQQQQQQQ")
+
+# --- index ---
+# magic, version, stream, base position, checksum
+INDEX_HEADER = struct.Struct("<8sI4xQQQ")
+# magic, header length, payload length, start, time, ordinal, payload sum, lsn, checksum
+ENTRY = struct.Struct("<4sIQQQQQQQ")
+
+# --- catalogue ---
+# magic, version, directory uuid, file number, checksum
+CATALOG_HEADER = struct.Struct("<8sI4x16sQQ")
+# magic, body length, checkpoint number, checksum
+CATALOG_FRAME = struct.Struct("<4sIQQ")
+
+CHECKSUM = struct.Struct("<Q")
+
+
+class StoredFrame(NamedTuple):
+    """A record as storage sees it: an address, sums, and two opaque byte strings."""
+
+    stream: int
+    start: int
+    size: int
+    time_ms: int
+    ordinal: int
+    payload_sum: int
+    lsn: int
+    header: bytes
+    payload: bytes
+
+
+def stream_dir(stream: int) -> str:
+    """Return the directory of a stream; the last byte of the id spreads them over 256 shards."""
+    return f"{STREAMS_DIR}/{stream & 0xFF:02x}/{stream:016x}"
+
+
+def segment_path(stream: int, base: int) -> str:
+    """Return the path of a segment: exactly the bytes a reader gets, from ``base`` on."""
+    return f"{stream_dir(stream)}/{base:016d}.log"
+
+
+def index_path(stream: int, base: int) -> str:
+    """Return the path of a segment's index."""
+    return f"{stream_dir(stream)}/{base:016d}.idx"
+
+
+def snapshot_path(stream: int, position: int, serial: int) -> str:
+    """Return the path of a snapshot's blob."""
+    return f"{stream_dir(stream)}/{position:016d}-{serial:016x}.snap"
+
+
+def journal_path(number: int) -> str:
+    """Return the path of a journal file."""
+    return f"{JOURNAL_DIR}/{number:016d}.jnl"
+
+
+def catalog_path(number: int) -> str:
+    """Return the path of a catalogue file."""
+    return f"{CATALOG_DIR}/{number:016d}.cat"
+
+
+def numbered(names: list[str], suffix: str) -> list[int]:
+    """Return the numbers of the files called ``<16 digits><suffix>``, in order."""
+    found = []
+    for name in names:
+        stem = name.removesuffix(suffix)
+        if stem != name and len(stem) == 16 and stem.isascii() and stem.isdigit():
+            found.append(int(stem))
+    return sorted(found)

@@ -1,0 +1,169 @@
+"""A segment's index: the headers of the stream's records, each with the sum of its bytes.
+
+An index file has a header and then entries, one per committed batch, and states: the stream's
+whole folded state, at the head of every segment after the first and now and then between. Folding
+the entries after a state gives the state at the end, so opening a stream reads one state and the
+few entries after it, never its history.
+
+Entries vary in length, so a search cannot jump to the middle one; it jumps to the middle *byte*
+and looks for the next entry that verifies there. The checksum is seeded with stream, base and
+position, so nothing else does.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from durastreamd.errors import CorruptDataError
+from durastreamd.storage import format as fmt
+from durastreamd.storage.checksum import digest, seed
+
+_SUM_BYTES = fmt.CHECKSUM.size
+_ENTRY_BYTES = fmt.ENTRY.size
+HEADER_BYTES = fmt.INDEX_HEADER.size
+
+# A probe of a search reads this much: a few dozen ordinary entries, one page-cache hit.
+PROBE_BYTES = 4096
+
+
+class Entry(NamedTuple):
+    """An index entry: where it stands in the file, and the record without its payload."""
+
+    position: int
+    end: int
+    is_state: bool
+    frame: fmt.StoredFrame
+
+
+def file_seed(stream: int, base: int) -> int:
+    """Return the seed of all checksums in one index file."""
+    return seed("index", stream, base)
+
+
+def encode_header(stream: int, base: int) -> bytes:
+    """Return the header of an index file."""
+    bare = fmt.INDEX_HEADER.pack(fmt.INDEX_MAGIC, fmt.FORMAT_VERSION, stream, base, 0)[:-_SUM_BYTES]
+    return bare + fmt.CHECKSUM.pack(digest(bare, seed("index header")))
+
+
+def encode_entry(
+    frame: fmt.StoredFrame, base: int, position: int, *, is_state: bool = False
+) -> bytes:
+    """Return a record's entry (or a state's) as it stands at ``position``; ``base`` is the seed."""
+    bare = fmt.ENTRY.pack(
+        fmt.STATE_MAGIC if is_state else fmt.ENTRY_MAGIC,
+        len(frame.header),
+        frame.size,
+        frame.start,
+        frame.time_ms,
+        frame.ordinal,
+        frame.payload_sum,
+        frame.lsn,
+        0,
+    )[:-_SUM_BYTES]
+    check = digest(bare + frame.header, base, position)
+    return b"".join((bare, fmt.CHECKSUM.pack(check), frame.header))
+
+
+def parse_entry(data: bytes, at: int, stream: int, base: int, position: int) -> Entry | None:
+    """Return the entry at ``data[at]``, at ``position`` of its file, if it verifies."""
+    body = at + _ENTRY_BYTES
+    if body > len(data):
+        return None
+    magic, header_size, size, start, time_ms, ordinal, total, lsn, check = fmt.ENTRY.unpack_from(
+        data, at
+    )
+    if magic not in (fmt.ENTRY_MAGIC, fmt.STATE_MAGIC) or header_size > fmt.HEADER_BYTES_MAX:
+        return None
+    if body + header_size > len(data):
+        return None
+    header = data[body : body + header_size]
+    if check != digest(data[at : body - _SUM_BYTES] + header, base, position):
+        return None
+    frame = fmt.StoredFrame(stream, start, size, time_ms, ordinal, total, lsn, header, b"")
+    return Entry(position, position + _ENTRY_BYTES + header_size, magic == fmt.STATE_MAGIC, frame)
+
+
+class IndexReader:
+    """Reads one index file up to a known length through a ``read(size, position)`` function."""
+
+    def __init__(
+        self, read: Callable[[int, int], bytes], stream: int, base: int, length: int
+    ) -> None:
+        self._read = read
+        self._stream = stream
+        self.path = fmt.index_path(stream, base)
+        self._base = base
+        self._seed = file_seed(stream, base)
+        self.length = length
+
+    def entries(self, position: int = HEADER_BYTES) -> Iterator[Entry]:
+        """Yield the entries from the one at ``position`` on; raise where one does not verify."""
+        while position < self.length:
+            chunk = self._read(min(self.length - position, 64 * 1024), position)
+            at = 0
+            while position < self.length:
+                entry = parse_entry(chunk, at, self._stream, self._seed, position)
+                if entry is None:
+                    break
+                yield entry
+                at += entry.end - position
+                position = entry.end
+            if at == 0:
+                entry = self._large_entry(position)
+                yield entry
+                position = entry.end
+
+    def _large_entry(self, position: int) -> Entry:
+        """Return an entry that no 64 KiB chunk holds, or raise: then it is none."""
+        chunk = self._read(self.length - position, position)
+        entry = parse_entry(chunk, 0, self._stream, self._seed, position)
+        if entry is None:
+            raise CorruptDataError(self.path, position, "the index entry does not verify")
+        return entry
+
+    def verify_header(self) -> None:
+        """Raise where the file's header is not the one it must have."""
+        header = encode_header(self._stream, self._base)
+        if self._read(HEADER_BYTES, 0) != header:
+            raise CorruptDataError(self.path, 0, "the index header is damaged")
+
+    def last_at_or_before(self, key: Callable[[fmt.StoredFrame], int], wanted: int) -> Entry | None:
+        """Return the last record entry whose ``key`` is <= ``wanted``; keys never decrease."""
+        low, high = HEADER_BYTES, self.length
+        best: Entry | None = None
+        while low < high:
+            middle = (low + high) // 2 if high - low > PROBE_BYTES else low
+            probe = self._first_from(middle, high)
+            if probe is None or key(probe.frame) > wanted:
+                if middle == low:
+                    break
+                high = middle
+            else:
+                best = probe
+                low = probe.end
+        return best
+
+    def _first_from(self, position: int, high: int) -> Entry | None:
+        """Return the first record entry that starts in [position, high)."""
+        while position < high:
+            chunk = self._read(PROBE_BYTES, position)
+            at = chunk.find(fmt.ENTRY_MAGIC)
+            if at < 0:
+                position += max(len(chunk) - len(fmt.ENTRY_MAGIC) + 1, 1)
+                continue
+            if position + at >= high:
+                return None
+            found = parse_entry(chunk, at, self._stream, self._seed, position + at)
+            if found is None and at + _ENTRY_BYTES <= len(chunk):
+                _, header_size, *_ = fmt.ENTRY.unpack_from(chunk, at)
+                whole = self._read(
+                    _ENTRY_BYTES + min(header_size, fmt.HEADER_BYTES_MAX), position + at
+                )
+                found = parse_entry(whole, 0, self._stream, self._seed, position + at)
+            elif found is None and at:
+                position += at  # the chunk ends inside the entry's fixed part: read again from it
+                continue
+            if found is not None:
+                return found
+            position += at + 1
+        return None

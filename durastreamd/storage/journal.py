@@ -1,0 +1,265 @@
+"""The journal: every change of every stream, in order, in one file at a time.
+
+Write order and barriers
+------------------------
+1. A file is created with its header, synced, and its directory synced, before any frame goes in.
+2. A batch is one write at the end of the file and one fdatasync. Only when that has returned are
+   the batch's records committed; nothing is acknowledged, shown or flushed before.
+3. A file is removed only after a catalogue commit that no longer needs it is durable.
+
+A frame is valid at a position iff its checksum, seeded with directory, file and position, holds,
+its lengths are sane and its sequence number (lsn) is the one expected there. It also says up to
+which lsn everything was durable before its batch was written, and whose frame stands before it.
+That makes two questions answerable after damage: was this byte ever acknowledged, and whose was
+it. ``recovery`` asks them.
+
+A failed or short write is cut back and the cut is synced before the failure is reported, so an
+answered error cannot come back to life after a crash. A failed sync is final.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from durastreamd.errors import SyncFailedError, WriteFailedError
+from durastreamd.storage import format as fmt
+from durastreamd.storage.checksum import digest, payload_sum, seed
+from durastreamd.storage.disk import Disk, read_file, write_all
+
+_SUM_BYTES = fmt.CHECKSUM.size
+_FRAME_BYTES = fmt.FRAME.size
+
+
+class Unwritten(NamedTuple):
+    """A record on its way to the journal; its lsn is given when it is written."""
+
+    stream: int
+    start: int
+    size: int
+    time_ms: int
+    ordinal: int
+    payload_sum: int
+    header: bytes
+    payload: bytes
+
+
+class JournalFrame(NamedTuple):
+    """A frame found in a file. ``payload_ok`` says whether its payload verifies, too."""
+
+    position: int
+    end: int
+    durable_lsn: int
+    previous: int
+    payload_ok: bool
+    frame: fmt.StoredFrame
+
+
+def file_seed(uuid: bytes, number: int) -> int:
+    """Return the seed of all checksums in one journal file."""
+    return seed("journal", uuid, number)
+
+
+class FileHead(NamedTuple):
+    """What a journal file's header says: its first lsn, and what was durable when it was made."""
+
+    first_lsn: int
+    durable_lsn: int
+
+
+def encode_header(uuid: bytes, number: int, head: FileHead) -> bytes:
+    """Return the header of a journal file."""
+    fields = (fmt.JOURNAL_MAGIC, fmt.FORMAT_VERSION, uuid, number, *head)
+    bare = fmt.JOURNAL_HEADER.pack(*fields, 0)[:-_SUM_BYTES]
+    return bare + fmt.CHECKSUM.pack(digest(bare, seed("journal header")))
+
+
+def decode_header(data: bytes, uuid: bytes, number: int) -> FileHead | None:
+    """Return what a journal file's header says, None where it does not verify."""
+    if len(data) < fmt.JOURNAL_HEADER.size:
+        return None
+    raw = data[: fmt.JOURNAL_HEADER.size]
+    magic, version, found_uuid, found_number, *head, check = fmt.JOURNAL_HEADER.unpack(raw)
+    if check != digest(raw[:-_SUM_BYTES], seed("journal header")):
+        return None
+    expected = (fmt.JOURNAL_MAGIC, fmt.FORMAT_VERSION, uuid, number)
+    if (magic, version, found_uuid, found_number) != expected:
+        return None
+    return FileHead(*head)
+
+
+class JournalWriter:
+    """The one writer. Not thread-safe: its owner hands it one batch at a time."""
+
+    def __init__(self, disk: Disk, uuid: bytes, number: int, head: FileHead) -> None:
+        self._disk = disk
+        self._uuid = uuid
+        self.number = number
+        self.next_lsn = head.first_lsn
+        self.length = 0
+        self._handle = -1
+        self._seed = 0
+        self._previous = 0
+        self._create(head)
+
+    def _create(self, head: FileHead) -> None:
+        """Create the file ``self.number``: step 1 above."""
+        header = encode_header(self._uuid, self.number, head)
+        path = fmt.journal_path(self.number)
+        try:
+            handle = self._disk.open(path, create=True, write=True)
+        except OSError as exc:
+            reason = f"cannot create {path}: {exc.strerror or exc}"
+            raise WriteFailedError(reason) from exc
+        try:
+            write_all(self._disk, handle, header, 0)
+        except WriteFailedError:
+            self._undo(handle, path)
+            raise
+        self._disk.sync(handle)
+        self._disk.sync_directory(fmt.JOURNAL_DIR)
+        self._handle = handle
+        self._seed = file_seed(self._uuid, self.number)
+        self.length = len(header)
+
+    def _undo(self, handle: int, path: str) -> None:
+        """Take a file back that could not be written; it must not turn up again after a crash."""
+        try:
+            self._disk.release(handle)
+            self._disk.unlink(path)
+        except OSError as exc:
+            reason = f"a journal file could not be taken back: {exc.strerror or exc}"
+            raise SyncFailedError(reason) from exc
+        self._disk.sync_directory(fmt.JOURNAL_DIR)
+
+    def rotate(self) -> None:
+        """Go on in a new file. On WriteFailedError the old one stays in use."""
+        before = (self.number, self._handle, self._seed, self.length)
+        try:
+            self.number += 1
+            self._create(FileHead(self.next_lsn, self.next_lsn - 1))
+        except WriteFailedError:
+            self.number, self._handle, self._seed, self.length = before
+            raise
+        self._disk.release(before[1])
+
+    def encode(self, batch: Iterable[Unwritten]) -> tuple[bytes, int]:
+        """Return the bytes of a batch as it will stand in the file, and the lsn after it."""
+        durable = self.next_lsn - 1
+        lsn = self.next_lsn
+        position = self.length
+        previous = self._previous
+        base = self._seed
+        pack = fmt.FRAME.pack
+        parts: list[bytes] = []
+        for stream, start, size, time_ms, ordinal, total, header, payload in batch:
+            bare = pack(
+                fmt.FRAME_MAGIC,
+                len(header),
+                size,
+                stream,
+                start,
+                time_ms,
+                ordinal,
+                total,
+                lsn,
+                durable,
+                previous,
+                0,
+            )[:-_SUM_BYTES]
+            check = fmt.CHECKSUM.pack(digest(bare + header, base, position))
+            parts += (bare, check, header, payload)
+            position += _FRAME_BYTES + len(header) + size
+            lsn += 1
+            previous = stream
+        return b"".join(parts), lsn
+
+    def commit(self, data: bytes, next_lsn: int, last_stream: int) -> None:
+        """Write and sync an encoded batch: steps 2 above. Returns only when it is durable."""
+        try:
+            write_all(self._disk, self._handle, data, self.length)
+        except WriteFailedError:
+            self._cut_back()
+            raise
+        self._disk.sync(self._handle)
+        self.length += len(data)
+        self.next_lsn = next_lsn
+        self._previous = last_stream
+
+    def _cut_back(self) -> None:
+        try:
+            self._disk.truncate(self._handle, self.length)
+        except OSError as exc:
+            reason = f"a failed journal write could not be cut back: {exc.strerror or exc}"
+            raise SyncFailedError(reason) from exc
+        self._disk.sync(self._handle)
+
+    def release(self) -> None:
+        """Give the file handle back."""
+        self._disk.release(self._handle)
+
+
+def parse_frame(data: memoryview, position: int, base: int) -> JournalFrame | None:
+    """Return the frame at ``position`` if one verifies there."""
+    if position + _FRAME_BYTES > len(data):
+        return None
+    prefix = data[position : position + _FRAME_BYTES]
+    (
+        magic,
+        header_size,
+        size,
+        stream,
+        start,
+        time_ms,
+        ordinal,
+        total,
+        lsn,
+        durable,
+        previous,
+        check,
+    ) = fmt.FRAME.unpack(prefix)
+    if magic != fmt.FRAME_MAGIC or header_size > fmt.HEADER_BYTES_MAX:
+        return None
+    body = position + _FRAME_BYTES + header_size
+    if body > len(data):
+        return None
+    header = bytes(data[position + _FRAME_BYTES : body])
+    if check != digest(bytes(prefix[:-_SUM_BYTES]) + header, base, position):
+        return None
+    end = body + size
+    payload = bytes(data[body:end])
+    payload_ok = len(payload) == size and payload_sum(payload, stream, start) == total
+    frame = fmt.StoredFrame(stream, start, size, time_ms, ordinal, total, lsn, header, payload)
+    return JournalFrame(position, end, durable, previous, payload_ok, frame)
+
+
+def later_frames(data: memoryview, position: int, base: int) -> Iterator[JournalFrame]:
+    """Yield every frame that verifies after ``position``, finding its way through damage."""
+    raw = bytes(data)
+    while True:
+        position = raw.find(fmt.FRAME_MAGIC, position)
+        if position < 0:
+            return
+        found = parse_frame(data, position, base)
+        if found is None:
+            position += 1
+        else:
+            yield found
+            position = min(found.end, len(raw))
+
+
+class JournalFile(NamedTuple):
+    """A journal file as found: its number, its header's words (None if it is bad) and bytes."""
+
+    number: int
+    head: FileHead | None
+    data: bytes
+
+
+def read_journal_file(disk: Disk, uuid: bytes, number: int) -> JournalFile:
+    """Read one journal file whole."""
+    data = read_file(disk, fmt.journal_path(number))
+    return JournalFile(number, decode_header(data, uuid, number), data)
+
+
+def journal_numbers(disk: Disk) -> list[int]:
+    """Return the numbers of the journal files that are there, in order."""
+    return fmt.numbered(disk.names(fmt.JOURNAL_DIR), ".jnl")

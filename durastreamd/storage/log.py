@@ -1,0 +1,216 @@
+"""One stream's files: segments of wire bytes, and beside each its index.
+
+Theory of operation
+-------------------
+A segment ``<base>.log`` is exactly the bytes a reader gets from position ``base`` on; its index
+``<base>.idx`` has one entry per committed batch. Both are written only with records that the
+journal has made durable, so they never hold a byte that could vanish, and no sync is needed
+before they are read. They are made durable by checkpoints; until then the journal keeps what they
+hold.
+
+``Placement`` says how much of a stream is in its files. The catalogue keeps the placement of the
+last checkpoint; after a crash files are first cut back to it (what is beyond will be written
+again from the journal) and then replay goes on as if nothing had been flushed since. A file
+*shorter* than its placement has lost durable bytes: that is damage.
+
+Flushing writes at fixed positions and changes the placement only when everything was taken, so a
+flush that fails (a full disk) is simply done again later.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from durastreamd.errors import CorruptDataError, SyncFailedError, WriteFailedError
+from durastreamd.storage import format as fmt, index
+from durastreamd.storage.disk import Disk, write_all
+
+
+class Placement(NamedTuple):
+    """How much of a stream its files hold: the active segment, the lengths, the last state.
+
+    ``state_at`` is where the last state stands in the active index, 0 if it has none;
+    ``made`` tells whether there are files at all.
+    """
+
+    base: int
+    segment_bytes: int
+    index_bytes: int
+    state_at: int
+    made: bool
+
+    @property
+    def flushed(self) -> int:
+        """Return the position up to which the stream's bytes are in its files."""
+        return self.base + self.segment_bytes
+
+
+class FlushJob(NamedTuple):
+    """Records to write, then perhaps a state, then perhaps the beginning of a new segment."""
+
+    stream: int
+    placement: Placement
+    frames: list[fmt.StoredFrame]
+    state: fmt.StoredFrame | None
+    rolls: bool
+
+
+class Flushed(NamedTuple):
+    """What a flush left: the new placement, and what a checkpoint must sync."""
+
+    placement: Placement
+    files: list[str]
+    new_directory: bool
+
+
+def placement_at(start: int) -> Placement:
+    """Return the placement of a stream that has no files yet and starts at ``start``."""
+    return Placement(start, 0, 0, 0, made=False)
+
+
+def flush(disk: Disk, job: FlushJob) -> Flushed:
+    """Write a job's records to its stream's files."""
+    stream, place = job.stream, job.placement
+    base = place.base
+    files: list[str] = []
+    payload = b"".join([frame.payload for frame in job.frames])
+    try:
+        if not place.made:
+            disk.make_directory(fmt.stream_dir(stream).rpartition("/")[0])
+            disk.make_directory(fmt.stream_dir(stream))
+        if payload:
+            _write(disk, fmt.segment_path(stream, base), payload, place.segment_bytes)
+            files.append(fmt.segment_path(stream, base))
+        entries, state_at, end = _encode_entries(job)
+        if entries:
+            _write(disk, fmt.index_path(stream, base), entries, place.index_bytes)
+            files.append(fmt.index_path(stream, base))
+        segment_bytes = place.segment_bytes + len(payload)
+        after = Placement(base, segment_bytes, end, state_at, made=True)
+        if job.rolls:
+            assert job.state is not None
+            after = _begin_segment(disk, stream, after.flushed, job.state)
+            files.append(fmt.index_path(stream, after.base))
+    except OSError as exc:
+        reason = f"cannot write the files of stream {stream:016x}: {exc.strerror or exc}"
+        raise WriteFailedError(reason) from exc
+    # A new name in the directory must be made durable as well as the file.
+    return Flushed(after, files, not place.made or job.rolls or not place.segment_bytes)
+
+
+def _encode_entries(job: FlushJob) -> tuple[bytes, int, int]:
+    """Return the index bytes to write, where the last state stands, and the length after them."""
+    place = job.placement
+    base_seed = index.file_seed(job.stream, place.base)
+    parts: list[bytes] = []
+    position = place.index_bytes
+    if position == 0:
+        parts.append(index.encode_header(job.stream, place.base))
+        position = index.HEADER_BYTES
+    for frame in job.frames:
+        part = index.encode_entry(frame, base_seed, position)
+        parts.append(part)
+        position += len(part)
+    state_at = place.state_at
+    if job.state is not None and not job.rolls:
+        state_at = position
+        part = index.encode_entry(job.state, base_seed, position, is_state=True)
+        parts.append(part)
+        position += len(part)
+    return b"".join(parts), state_at, position
+
+
+def _begin_segment(disk: Disk, stream: int, base: int, state: fmt.StoredFrame) -> Placement:
+    """Write the index of a new segment: its header and the state it starts from."""
+    header = index.encode_header(stream, base)
+    entry = index.encode_entry(state, index.file_seed(stream, base), len(header), is_state=True)
+    path = fmt.index_path(stream, base)
+    try:
+        _write(disk, path, header + entry, 0)
+    except (OSError, WriteFailedError):
+        # The segment may begin elsewhere next time; an index here would be taken for its own.
+        _take_back(disk, path)
+        raise
+    return Placement(base, 0, len(header) + len(entry), len(header), made=True)
+
+
+def _take_back(disk: Disk, path: str) -> None:
+    try:
+        if disk.exists(path):
+            disk.unlink(path)
+    except OSError as exc:
+        reason = f"a new index could not be taken back: {exc.strerror or exc}"
+        raise SyncFailedError(reason) from exc
+
+
+def _write(disk: Disk, path: str, data: bytes, position: int) -> None:
+    try:
+        handle = disk.open(path, write=True)
+    except FileNotFoundError:
+        handle = disk.open(path, write=True, create=True)
+    try:
+        write_all(disk, handle, data, position)
+    finally:
+        disk.release(handle)
+
+
+def bases(disk: Disk, stream: int) -> list[int]:
+    """Return the base positions of a stream's segments, in order: those that have an index."""
+    return fmt.numbered(disk.names(fmt.stream_dir(stream)), ".idx")
+
+
+def cut_back(disk: Disk, stream: int, place: Placement) -> bool:
+    """Bring a stream's files back to a placement; raise CorruptDataError where bytes are missing.
+
+    Files of later segments hold nothing the journal does not: they go. Tells whether any did.
+    """
+    names = disk.names(fmt.stream_dir(stream))
+    removed = False
+    for suffix in (".log", ".idx"):
+        for base in fmt.numbered(names, suffix):
+            if base > place.base or not place.made:
+                disk.unlink(f"{fmt.stream_dir(stream)}/{base:016d}{suffix}")
+                removed = True
+    if not place.made:
+        return removed
+    _cut_file(disk, fmt.index_path(stream, place.base), place.index_bytes)
+    if place.segment_bytes or f"{place.base:016d}.log" in names:
+        _cut_file(disk, fmt.segment_path(stream, place.base), place.segment_bytes)
+    return removed
+
+
+def _cut_file(disk: Disk, path: str, length: int) -> None:
+    try:
+        handle = disk.open(path, write=True)
+    except FileNotFoundError as exc:
+        raise CorruptDataError(path, 0, "the file is missing") from exc
+    try:
+        found = disk.size(handle)
+        if found < length:
+            raise CorruptDataError(path, found, f"the file ends here, {length} bytes were durable")
+        if found > length:
+            disk.truncate(handle, length)
+    finally:
+        disk.release(handle)
+
+
+def remove(disk: Disk, stream: int) -> None:
+    """Remove a stream's directory with all it holds; what is gone already is fine."""
+    directory = fmt.stream_dir(stream)
+    for name in disk.names(directory):
+        disk.unlink(f"{directory}/{name}")
+    if disk.exists(directory):
+        disk.remove_directory(directory)
+
+
+def remove_below(disk: Disk, stream: int, position: int) -> int:
+    """Remove segments that lie wholly below a position; return how many bytes that freed."""
+    found = bases(disk, stream)
+    freed = 0
+    for base, following in pairwise(found):
+        if following > position:
+            break
+        for path in (fmt.segment_path(stream, base), fmt.index_path(stream, base)):
+            if disk.exists(path):
+                disk.unlink(path)
+        freed += following - base
+    return freed

@@ -1,0 +1,1 @@
+"""One trio task per live stream: the thin async shell around the engine."""

@@ -1,0 +1,238 @@
+"""The way from decided records to committed ones: batches, one at a time, through one thread.
+
+Actors ``submit`` records without waiting for each other. While one batch is being written and
+synced, everything submitted meanwhile gathers for the next, so the batch grows with the load and
+there is no timer. A batch is handed over a scheduler round after its first record came, which
+lets every actor that is ready put its record in.
+
+The writer is one thread for the life of the server. If it dies, for a failed sync or a bug, its
+exception ends ``run`` and with it the server: nothing is acknowledged any more, and recovery
+finds out what is on the disk.
+"""
+
+import queue
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from durastreamd.engine import checkpoint as cp
+from durastreamd.engine.engine import Engine
+from durastreamd.errors import DurastreamError, StreamStoppedError, WriteFailedError
+from durastreamd.model.records import Append, Mark, Record
+from durastreamd.model.stream_state import Stream
+from durastreamd.storage.journal import Unwritten
+
+Landed = Callable[[DurastreamError | None], None]
+
+
+Take = Callable[[], tuple[Record, bytes]]
+
+
+class _Pending(NamedTuple):
+    record: Record
+    unwritten: Unwritten
+    landed: Landed
+
+
+Work = Callable[[], None]
+Report = Callable[[WriteFailedError | None], None]
+
+
+class ThreadWriter:
+    """Runs one piece of work after another in a thread and reports back to the event loop."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[Work, Report] | None] = queue.SimpleQueue()
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    def put(self, work: Work, report: Report) -> None:
+        """Have ``work`` done; ``report`` is called in the event loop."""
+        self._queue.put((work, report))
+
+    async def run(self) -> None:
+        """Be the thread's host until cancelled; raises what the thread raised."""
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, self._work)
+            try:
+                await trio.sleep_forever()
+            finally:
+                # The thread cannot be cancelled, only told: it ends after what was put before.
+                self._queue.put(None)
+
+    def _work(self) -> None:
+        token = self._token
+        assert token is not None
+        while (item := self._queue.get()) is not None:
+            work, report = item
+            try:
+                work()
+            except WriteFailedError as exc:
+                token.run_sync_soon(report, exc)
+            else:
+                token.run_sync_soon(report, None)
+
+
+class InlineWriter:
+    """Does the work at once: no thread, so a seed replays everything."""
+
+    def put(self, work: Work, report: Report) -> None:
+        """See ThreadWriter."""
+        token = trio.lowlevel.current_trio_token()
+        try:
+            work()
+        except WriteFailedError as exc:
+            token.run_sync_soon(report, exc)
+        else:
+            token.run_sync_soon(report, None)
+
+    async def run(self) -> None:
+        """Nothing to host."""
+        await trio.sleep_forever()
+
+
+class Committer:
+    """Gathers records into batches and applies them when they are durable."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        writer: ThreadWriter | InlineWriter,
+        on_applied: Callable[[Record, list[Stream]], None],
+        on_batch: Callable[[], None],
+        on_rotated: Callable[[tuple[cp.Steps, cp.Job] | None], None],
+    ) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._on_applied = on_applied
+        self._on_batch = on_batch
+        self._on_rotated = on_rotated
+        self._waiting: list[tuple[Take, Landed]] = []
+        self._flying: list[_Pending] = []
+        self._scheduled = False
+        self._busy = False
+        self.checkpointing = False
+        self.rotation_wanted = False
+        self._marked = True
+        self.batches = 0
+        self.records = 0
+
+    def submit(self, record: Record, payload: bytes, landed: Landed) -> None:
+        """Take a decided record; ``landed`` is told when it is durable and applied, or failed.
+
+        Records are written and applied in the order they were submitted, so a decision may rely
+        on every decision before it.
+        """
+        self._engine.namespace.hold(record)
+        self._waiting.append((lambda: (record, payload), landed))
+        self._schedule()
+
+    def submit_open(self, take: Take, landed: Landed) -> None:
+        """Like ``submit`` for a record in the making: ``take`` closes it when it is written."""
+        self._waiting.append((take, landed))
+        self._schedule()
+
+    def mark(self, now_ms: int) -> None:
+        """Give the last batch a witness, if nothing else is under way and it has none."""
+        if not (self._marked or self._busy or self._scheduled or self._waiting):
+            self.submit(Mark(now_ms), b"", lambda _: None)
+
+    def rotate(self) -> None:
+        """Have the journal rotated and a checkpoint begun, soon."""
+        self.rotation_wanted = True
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._busy:
+            self._scheduled = True
+            trio.lowlevel.current_trio_token().run_sync_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._scheduled = False
+        if self._busy:
+            return
+        engine = self._engine
+        if (self.rotation_wanted or engine.rotation_due()) and not self.checkpointing:
+            self._busy = True
+            self._writer.put(engine.journal.rotate, self._rotated)
+            return
+        if not self._waiting:
+            return
+        self._busy = True
+        batch, self._waiting = self._waiting, []
+        self._flying = [self._close(take, landed) for take, landed in batch]
+        data, next_lsn = engine.journal.encode([pending.unwritten for pending in self._flying])
+        last = self._flying[-1].record.stream
+
+        def work() -> None:
+            engine.journal.commit(data, next_lsn, last)
+
+        self._writer.put(work, self._landed)
+
+    def _close(self, take: Take, landed: Landed) -> _Pending:
+        record, payload = take()
+        return _Pending(record, self._engine.stage(record, payload), landed)
+
+    def _rotated(self, error: WriteFailedError | None) -> None:
+        self._busy = False
+        self.rotation_wanted = False
+        if error is not None:
+            self._on_rotated(None)
+            self._fail_waiting(error)
+            return
+        self.checkpointing = True
+        steps = cp.checkpoint(self._engine)
+        # The first step notes what the checkpoint covers; it must come before the next batch.
+        self._on_rotated((steps, next(steps)))
+        self._hand_over()
+
+    def checkpoint_ended(self) -> None:
+        """Note that the checkpoint is done or has failed; another may be wanted already."""
+        self.checkpointing = False
+        if self.rotation_wanted:
+            self._schedule()
+
+    def _fail_waiting(self, error: DurastreamError) -> None:
+        batch, self._waiting = self._waiting, []
+        self._settle([self._close(take, landed) for take, landed in batch], error)
+
+    def _landed(self, error: WriteFailedError | None) -> None:
+        batch, self._flying = self._flying, []
+        self._busy = False
+        self._settle(batch, error)
+        if self._waiting:
+            self._schedule()
+
+    def _settle(self, batch: list[_Pending], error: DurastreamError | None) -> None:
+        engine = self._engine
+        if not batch:
+            return  # given up meanwhile: the server is stopping
+        release = engine.namespace.release
+        if error is not None:
+            for record, _, landed in batch:
+                release(record)
+                landed(error)
+            return
+        self._marked = isinstance(batch[-1].record, Mark)
+        self.batches += 1
+        self.records += len(batch)
+        lsn = engine.journal.next_lsn - len(batch)
+        for record, unwritten, landed in batch:
+            if not isinstance(record, Append):
+                release(record)
+            self._on_applied(record, engine.applied(record, unwritten, lsn))
+            landed(None)
+            lsn += 1
+        self._on_batch()
+
+    def abandon(self) -> None:
+        """Settle everything under way: the server is going down.
+
+        Whether a batch that was handed over is on the disk is not known, and not claimed.
+        """
+        error = StreamStoppedError("the server stopped before the outcome was known")
+        self._fail_waiting(error)
+        flying, self._flying = self._flying, []
+        for _, _, landed in flying:
+            landed(error)

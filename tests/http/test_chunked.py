@@ -1,0 +1,68 @@
+"""The chunked decoder says what h11 says, or refuses."""
+
+import itertools
+
+import h11
+import pytest
+from hypothesis import given, strategies as st
+
+from durastreamd.http.chunked import ChunkedDecoder
+from durastreamd.http.errors import RefusedError
+from tests.http.vectors import REFUSED_BODIES
+
+_cuts = st.lists(st.integers(0, 200), max_size=8)
+_tokens = st.one_of(
+    st.sampled_from([b"\r\n", b"\r\n", b"0\r\n", b"1\r\n", b"a\r\n", b"3;x\r\n", b"\n", b"\r"]),
+    st.sampled_from([b"x", b"0123456789", b"00000000", b"\r\n0\r\n\r\n", b"-1", b"FFFFFFFFF"]),
+)
+
+
+def decode(data: bytes, cuts: list[int]) -> tuple[bytes, bytes] | None:
+    decoder = ChunkedDecoder()
+    body = b""
+    edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    for begin, end in itertools.pairwise(edges):
+        if decoder.ended:
+            return body, decoder.rest + data[begin:]
+        body += decoder.feed(data[begin:end])
+    return (body, decoder.rest) if decoder.ended else None
+
+
+def by_h11(data: bytes) -> tuple[bytes, bytes]:
+    connection = h11.Connection(h11.SERVER)
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.receive_data(head + data)
+    connection.next_event()
+    body = b""
+    while isinstance(event := connection.next_event(), h11.Data):
+        body += event.data
+    assert isinstance(event, h11.EndOfMessage)
+    assert not event.headers
+    return body, bytes(connection.trailing_data[0])
+
+
+@given(st.lists(_tokens, max_size=12).map(b"".join), _cuts)
+def test_what_is_accepted_h11_accepts_too(data: bytes, cuts: list[int]) -> None:
+    try:
+        decoded = decode(data, cuts)
+    except RefusedError:
+        return
+    if decoded is not None:
+        assert decoded == by_h11(data)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.binary(max_size=9), _cuts)
+def test_every_body_comes_back_however_it_is_cut(
+    chunks: list[bytes], rest: bytes, cuts: list[int]
+) -> None:
+    data = b"".join(b"%X\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n\r\n"
+    assert decode(data + rest, cuts) == (b"".join(chunks), rest)
+    assert decode(data + rest, list(range(200))) == (b"".join(chunks), rest)
+
+
+@pytest.mark.parametrize("name", REFUSED_BODIES)
+@pytest.mark.parametrize("cuts", [[], list(range(50))], ids=["whole", "bytewise"])
+def test_ambiguous_framing_is_refused(name: str, cuts: list[int]) -> None:
+    body = REFUSED_BODIES[name].partition(b"\r\n\r\n")[2]
+    with pytest.raises(RefusedError):
+        decode(body, cuts)

@@ -1,0 +1,67 @@
+"""Every outcome is an answer: a success of some operation, or a problem of the table."""
+
+from typing import get_args
+
+from durastreamd.protocol import outcomes as oc
+from durastreamd.protocol.offsets import Position
+from durastreamd.protocol.outcomes import Outcome
+from durastreamd.service.answers import answer_append, answer_create, answer_delete, refusal_of
+
+SUCCESSES = {
+    oc.Created,
+    oc.Exists,
+    oc.Appended,
+    oc.Duplicate,
+    oc.AlreadyClosed,
+    oc.Deleted,
+    oc.Touched,
+    oc.SnapshotPublished,
+    oc.BucketCreated,
+    oc.BucketDeleted,
+}
+SURFACE_TO_COME = {
+    oc.SnapshotTooOld,
+    oc.SnapshotPastTail,
+    oc.BucketExists,
+    oc.BucketNotEmpty,
+}
+EXAMPLES: list[Outcome] = [
+    oc.ConfigConflict("it differs"),
+    oc.StreamClosed(Position(7)),
+    oc.StaleEpoch(3),
+    oc.EpochNotAtZero(4, 2),
+    oc.SequenceGap(1, 5),
+    oc.SeqRegression("b", "a"),
+    oc.ContentTypeMismatch("text/plain", "text/html"),
+    oc.TooManyProducers(10),
+    oc.Malformed("INVALID_JSON", "Not JSON."),
+    oc.NotFound(),
+    oc.Gone(),
+    oc.ForkRefused("GONE", "the source was deleted"),
+    oc.BucketMissing(),
+]
+
+
+def test_every_outcome_is_a_success_or_a_problem() -> None:
+    refused = {type(example) for example in EXAMPLES}
+    assert refused | SUCCESSES | SURFACE_TO_COME == set(get_args(Outcome))
+
+
+def test_every_refusal_has_a_problem_that_says_what_was_wrong() -> None:
+    for example in EXAMPLES:
+        refusal = refusal_of(example)
+        assert refusal is not None, example
+        assert refusal.problem.status >= 400
+        assert refusal.detail.endswith(".")
+
+
+def test_successes_have_the_statuses_of_the_protocol() -> None:
+    tail = Position(7)
+    assert answer_append(oc.Appended(tail, closed=False)).status == 204
+    assert answer_append(oc.Appended(tail, closed=False, epoch=0, seq=0)).status == 200
+    assert answer_append(oc.Appended(tail, closed=True, epoch=0, seq=0, empty=True)).status == 204
+    assert answer_append(oc.Duplicate(tail, closed=False, epoch=0, seq=3)).status == 204
+    assert answer_append(oc.AlreadyClosed(tail)).status == 204
+    assert answer_create(oc.Created("text/plain", tail, closed=False), "http://x/y").status == 201
+    assert answer_create(oc.Exists("text/plain", tail, closed=False), "http://x/y").status == 200
+    assert answer_delete(oc.Deleted()).status == 204

@@ -1,0 +1,212 @@
+"""The table of seeded bugs: each breaks one guard, and the crash tests see each of them.
+
+A suite that cannot fail proves nothing. A mutant that survives is either a hole in the tests or a
+guard that is not needed; both want looking into.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cbor2
+import pytest
+
+from durastreamd.engine import checkpoint as cp, opening
+from durastreamd.engine.engine import Engine
+from durastreamd.errors import DurastreamError
+from durastreamd.model import records, stream_state
+from durastreamd.storage import (
+    catalog,
+    disk as disk_module,
+    format as fmt,
+    journal,
+    log,
+    recovery,
+)
+from tests.support.crashes import ViolationError, hunt
+from tests.support.sim_disk import SimDisk
+
+Patch = pytest.MonkeyPatch
+Mutant = Callable[[Patch], None]
+
+
+def no_journal_sync(patch: Patch) -> None:
+    def commit(self: journal.JournalWriter, data: bytes, next_lsn: int, last: int) -> None:
+        disk_module.write_all(self._disk, self._handle, data, self.length)
+        self.length += len(data)
+        self.next_lsn, self._previous = next_lsn, last
+
+    patch.setattr(journal.JournalWriter, "commit", commit)
+
+
+def acknowledged_before_the_sync(patch: Patch) -> None:
+    """The batch is synced only when the next one is written."""
+
+    def commit(self: journal.JournalWriter, data: bytes, next_lsn: int, last: int) -> None:
+        self._disk.sync(self._handle)
+        disk_module.write_all(self._disk, self._handle, data, self.length)
+        self.length += len(data)
+        self.next_lsn, self._previous = next_lsn, last
+
+    patch.setattr(journal.JournalWriter, "commit", commit)
+
+
+def no_directory_sync_for_the_journal(patch: Patch) -> None:
+    original = SimDisk.sync_directory
+
+    def sync_directory(self: SimDisk, path: str) -> None:
+        if path != "journal":
+            original(self, path)
+
+    patch.setattr(SimDisk, "sync_directory", sync_directory)
+
+
+def no_directory_sync_for_streams(patch: Patch) -> None:
+    original = SimDisk.sync_directory
+
+    def sync_directory(self: SimDisk, path: str) -> None:
+        if not path.startswith("streams"):
+            original(self, path)
+
+    patch.setattr(SimDisk, "sync_directory", sync_directory)
+    patch.setattr(SimDisk, "sync_everything", lambda self: None)
+
+
+def no_frame_checksum(patch: Patch) -> None:
+    original = journal.parse_frame
+
+    def parse_frame(data: memoryview, position: int, base: int) -> journal.JournalFrame | None:
+        found = original(data, position, base)
+        return (
+            found._replace(payload_ok=len(found.frame.payload) == found.frame.size)
+            if found
+            else None
+        )
+
+    for module in (journal, recovery):
+        patch.setattr(module, "parse_frame", parse_frame)
+
+
+def recovery_serves_before_it_syncs(patch: Patch) -> None:
+    patch.setattr(cp, "_sync_job", lambda *_: None)
+
+
+def torn_end_taken_for_damage(patch: Patch) -> None:
+    """Every place that does not verify is refused: recovery fails after ordinary crashes."""
+    cases = tuple(
+        case._replace(decision=recovery.Decision.REFUSE)
+        if case.decision is recovery.Decision.CUT
+        else case
+        for case in recovery.CASES
+    )
+    patch.setattr(recovery, "CASES", cases)
+
+
+def files_not_cut_back(patch: Patch) -> None:
+    patch.setattr(log, "cut_back", lambda *_: False)
+
+
+def delete_not_journalled(patch: Patch) -> None:
+    original = Engine.commit
+
+    def commit(self: Engine, batch: list[Any]) -> list[int]:
+        if isinstance(batch[0][0], records.Delete):
+            self.journal.next_lsn += 1
+            record, unwritten = batch[0]
+            self.applied(record, unwritten, self.applied_lsn + 1)
+            return []
+        return original(self, batch)
+
+    patch.setattr(Engine, "commit", commit)
+
+
+def journal_retired_before_the_catalogue(patch: Patch) -> None:
+    original = cp._record
+
+    def record(engine: Engine, cut: Any, rows: list[Any]) -> Iterator[Any]:
+        yield lambda: cp.retire_journal(engine.disk, cut.journal_first)
+        yield from original(engine, cut, rows)
+
+    patch.setattr(cp, "_record", record)
+
+
+def journal_retired_too_far(patch: Patch) -> None:
+    original = cp.retire_journal
+    patch.setattr(cp, "retire_journal", lambda disk, first: original(disk, first + 1))
+
+
+def catalogue_not_synced(patch: Patch) -> None:
+    def append(self: catalog.CatalogWriter, bodies: list[bytes], commit: catalog.Commit) -> None:
+        data = self._encode(self.number, self.length, bodies, commit)
+        handle = self._disk.open(fmt.catalog_path(self.number), write=True)
+        disk_module.write_all(self._disk, handle, data, self.length)
+        self._disk.release(handle)
+        self.length += len(data)
+        self.checkpoint += 1
+
+    patch.setattr(catalog.CatalogWriter, "append", append)
+
+
+def producers_not_in_the_frame(patch: Patch) -> None:
+    def header(self: records.Append) -> bytes:
+        count = self.count if self.lengths is None else self.lengths
+        return cbor2.dumps([records.APPEND, count, self.closes, self.seq, ()])
+
+    patch.setattr(records.Append, "header", header)
+
+
+def closure_not_in_the_frame(patch: Patch) -> None:
+    def header(self: records.Append) -> bytes:
+        count = self.count if self.lengths is None else self.lengths
+        return cbor2.dumps([records.APPEND, count, False, self.seq, self.producers])
+
+    patch.setattr(records.Append, "header", header)
+
+
+def rows_ahead_of_the_files(patch: Patch) -> None:
+    """A row says more than was flushed: replay leaves out what the files lack."""
+    original = stream_state.Stream.row
+
+    def row(self: stream_state.Stream) -> list[object]:
+        fields = original(self)
+        fields[16] = self.lsn + 1
+        return fields
+
+    patch.setattr(stream_state.Stream, "row", row)
+
+
+def replay_of_what_the_rows_include(patch: Patch) -> None:
+    patch.setattr(opening._Opening, "_applies", lambda self, record, stream, lsn, commit: True)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    no_journal_sync,
+    acknowledged_before_the_sync,
+    no_directory_sync_for_the_journal,
+    no_directory_sync_for_streams,
+    no_frame_checksum,
+    recovery_serves_before_it_syncs,
+    torn_end_taken_for_damage,
+    files_not_cut_back,
+    delete_not_journalled,
+    journal_retired_before_the_catalogue,
+    journal_retired_too_far,
+    catalogue_not_synced,
+    producers_not_in_the_frame,
+    closure_not_in_the_frame,
+    rows_ahead_of_the_files,
+    replay_of_what_the_rows_include,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_seeded_bug_is_caught(mutant: Mutant, monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((ViolationError, DurastreamError, AssertionError, KeyError, OSError)):
+        for seed in range(40):
+            hunt(seed, steps=30, cap=6)
+
+
+def test_the_unbroken_engine_passes_what_catches_the_mutants() -> None:
+    for seed in range(2):
+        assert hunt(seed, steps=30, cap=6).states > 0

@@ -1,0 +1,1 @@
+"""What tests are built from: a simulated disk, a plain model of the engine, crash enumeration."""

@@ -1,0 +1,73 @@
+"""A disk whose n-th operation fails: once, or from then on."""
+
+import errno
+import os
+from collections.abc import Callable
+
+from durastreamd.errors import SyncFailedError
+from tests.support.sim_disk import SimDisk
+
+SHORT = "short write"
+FAULTS: tuple[int | str, ...] = (errno.EIO, errno.ENOSPC, errno.EMFILE, SHORT)
+
+_COUNTED = (
+    "open",
+    "pwrite",
+    "pread",
+    "truncate",
+    "sync",
+    "sync_directory",
+    "sync_everything",
+    "rename",
+    "unlink",
+    "make_directory",
+    "remove_directory",
+)
+
+
+class FaultDisk(SimDisk):
+    """A SimDisk that fails on purpose."""
+
+    fail_at = 0
+    fault: int | str = errno.EIO
+    persistent = False
+    only: tuple[str, ...] = _COUNTED
+    calls = 0
+    fired = 0
+
+    def __getattribute__(self, name: str) -> object:
+        found = super().__getattribute__(name)
+        if name in _COUNTED:
+            return super().__getattribute__("_counted")(name, found)
+        return found
+
+    def _counted(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            self.calls += 1
+            due = self.fail_at and (
+                self.calls == self.fail_at or (self.persistent and self.calls > self.fail_at)
+            )
+            if not due or name not in self.only:
+                return method(*arguments, **options)
+            return self._fail(name, method, arguments)
+
+        return call
+
+    def _fail(
+        self, name: str, method: Callable[..., object], arguments: tuple[object, ...]
+    ) -> object:
+        if self.fault == SHORT:
+            if name != "pwrite":
+                return method(*arguments)
+            self.fired += 1
+            handle, data, position = arguments
+            assert isinstance(data, bytes)
+            if len(data) < 2 or self.fired > 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return method(handle, data[: len(data) // 2], position)
+        assert isinstance(self.fault, int)
+        self.fired += 1
+        if name.startswith("sync"):
+            reason = f"{name} failed: {os.strerror(self.fault)}"
+            raise SyncFailedError(reason)
+        raise OSError(self.fault, os.strerror(self.fault), name)

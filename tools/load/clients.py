@@ -1,0 +1,259 @@
+"""The load generator beside wrk: plain sockets, ready-made requests, as little parsing as will do.
+
+Run as a process of its own, ``python -m tools.load.clients NAME '{"port": ..., ...}'``; the figures
+come back as one line of JSON, with the processor time that the generator itself took.
+"""
+
+import json
+import re
+import resource
+import select
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+Figures = dict[str, float]
+TIMEOUT_S = 60.0
+PIECE_BYTES = 1024 * 1024
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_NEXT = re.compile(rb"stream-next-offset: *([^\r]+)", re.IGNORECASE)
+_STAMP = re.compile(rb"t=(\d{19});")
+
+
+def request(method: str, target: str, kind: str = "", body: bytes = b"") -> bytes:
+    """Return the bytes of a request."""
+    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1"]
+    if kind:
+        lines.append(f"Content-Type: {kind}")
+    if body or method in ("POST", "PUT"):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def connected(port: int) -> socket.socket:
+    """Return a blocking connection."""
+    sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def answer(sock: socket.socket, scratch: bytearray) -> tuple[bytes, int]:
+    """Read one whole answer; return its head and the length of its body."""
+    view = memoryview(scratch)
+    data = b""
+    while (end := data.find(b"\r\n\r\n")) < 0:
+        data += _some(sock, view)
+    head, got = data[: end + 2], len(data) - end - 4
+    status = int(head[9:12])
+    if status >= 400:
+        text = f"the server answered {status}: {data[:400]!r}"
+        raise RuntimeError(text)
+    if status in (204, 304):
+        return head, 0
+    length = _LENGTH.search(head)
+    if length is not None:
+        left = int(length[1]) - got
+        while left > 0:
+            left -= sock.recv_into(view, min(len(view), left)) or _gone()
+        return head, int(length[1])
+    last = data[-5:]
+    while last != b"0\r\n\r\n":
+        count = sock.recv_into(view) or _gone()
+        got += count
+        last = (last + bytes(view[max(0, count - 5) : count]))[-5:]
+    return head, got
+
+
+def _some(sock: socket.socket, view: memoryview) -> bytes:
+    count = sock.recv_into(view, 64 * 1024) or _gone()
+    return bytes(view[:count])
+
+
+def _gone() -> int:
+    text = "the server hung up"
+    raise RuntimeError(text)
+
+
+def ask(port: int, *requests: bytes) -> None:
+    """Make requests one after the other."""
+    scratch = bytearray(64 * 1024)
+    with connected(port) as sock:
+        for each in requests:
+            sock.sendall(each)
+            answer(sock, scratch)
+
+
+def appends(port: int, path: str, kind: str, size: int, streams: int, *, seconds: float) -> Figures:
+    """Stand in for wrk: 64 connections, each with one append under way."""
+    ready = [request("POST", f"{path}{number}", kind, b"x" * size) for number in range(streams)]
+    epoll = select.epoll()
+    sockets = {sock.fileno(): sock for sock in (connected(port) for _ in range(64))}
+    begun: dict[int, float] = {}
+    took: list[float] = []
+    errors = turn = 0
+    begin = time.perf_counter()
+    for number, sock in sockets.items():
+        epoll.register(number, select.EPOLLIN)
+        sock.send(ready[turn % streams])
+        begun[number] = time.perf_counter()
+        turn += 1
+    while (now := time.perf_counter()) < begin + seconds:
+        for number, _ in epoll.poll(0.1):
+            sock = sockets[number]
+            data = sock.recv(65536)
+            if not data.endswith(b"\r\n\r\n"):
+                errors += 1
+            now = time.perf_counter()
+            took.append(now - begun[number])
+            begun[number] = now
+            sock.send(ready[turn % streams])
+            turn += 1
+    found = {"requests": float(len(took)), "seconds": now - begin, "errors": float(errors)}
+    return found | _quantiles(took)
+
+
+def catch_up(port: int, path: str, size: int, *, seconds: float, connections: int = 8) -> Figures:
+    """Read the whole stream again and again over a few connections."""
+    scratch = bytearray(PIECE_BYTES)
+    view = memoryview(scratch)
+    get = request("GET", f"{path}?offset=-1")
+    epoll = select.epoll()
+    left: dict[int, int] = {}
+    sockets = {sock.fileno(): sock for sock in (connected(port) for _ in range(connections))}
+    for number, sock in sockets.items():
+        epoll.register(number, select.EPOLLIN)
+        sock.sendall(get)
+        left[number] = -1
+    total = done = 0
+    begin = time.perf_counter()
+    while (now := time.perf_counter()) < begin + seconds:
+        for number, _ in epoll.poll(0.1):
+            sock = sockets[number]
+            count = sock.recv_into(view) or _gone()
+            total += count
+            if left[number] < 0:
+                left[number] = _whole_length(bytes(view[: min(count, 4096)]), size)
+            left[number] -= count
+            if left[number] == 0:
+                sock.sendall(get)
+                left[number] = -1
+                done += 1
+    return {"mb_per_s": total / (now - begin) / 1e6, "requests": done + connections / 2}
+
+
+def _whole_length(data: bytes, size: int) -> int:
+    """Return the bytes of an answer, head included; it must carry the whole stream."""
+    end = data.find(b"\r\n\r\n") + 4
+    length = _LENGTH.search(data, 0, end)
+    if length is None or int(length[1]) < size:
+        text = f"not an answer with {size} bytes: {data[:end]!r}"
+        raise RuntimeError(text)
+    return end + int(length[1])
+
+
+def events(port: int, path: str, readers: int, *, seconds: float, rate: float = 50.0) -> Figures:
+    """One writer, many SSE readers; each event carries the time at which it was sent."""
+    writer = connected(port)
+    scratch = bytearray(64 * 1024)
+    epoll = select.epoll()
+    sockets: dict[int, socket.socket] = {}
+    for _ in range(readers):
+        sock = connected(port)
+        sock.sendall(request("GET", f"{path}?offset=now&live=sse"))
+        sockets[sock.fileno()] = sock
+    for number, sock in sockets.items():
+        _await_control(sock)
+        epoll.register(number, select.EPOLLIN)
+    epoll.register(writer.fileno(), select.EPOLLIN)
+    took: list[float] = []
+    sent = 0
+    due = begin = time.perf_counter()
+    end = begin + seconds
+    while (now := time.perf_counter()) < end + 1.0 and len(took) < max(sent, 1) * readers or (
+        now < end
+    ):
+        if now >= due and now < end:
+            stamp = b"t=%019d;" % time.monotonic_ns()
+            writer.sendall(request("POST", path, "text/plain", stamp + b"x" * 79 + b"\n"))
+            sent += 1
+            due += 1 / rate
+        for number, _ in epoll.poll(max(0.0, min(due - time.perf_counter(), 0.1))):
+            if number == writer.fileno():
+                writer.recv_into(scratch)
+                continue
+            data = sockets[number].recv(65536) or _gone_quietly(epoll, number)
+            at = time.monotonic_ns()
+            took += [(at - int(found)) / 1e9 for found in _STAMP.findall(data)]
+    return {"sent": sent, "share": len(took) / (sent * readers), **_quantiles(took)}
+
+
+def _gone_quietly(epoll: select.epoll, number: int) -> bytes:
+    epoll.unregister(number)
+    return b""
+
+
+def _await_control(sock: socket.socket) -> None:
+    data = b""
+    while b"event: control" not in data or not data.endswith(b"\n\n\r\n"):
+        more = sock.recv(65536)
+        if not more or b" 200 " not in (data + more)[:20]:
+            text = f"no SSE answer: {(data + more)[:300]!r}"
+            raise RuntimeError(text)
+        data += more
+
+
+def long_poll(port: int, path: str, rounds: int) -> Figures:
+    """Time from an append to the answer of the reader that waits for it."""
+    scratch = bytearray(64 * 1024)
+    reader, writer = connected(port), connected(port)
+    post = request("POST", path, "text/plain", b"x" * 100)
+    writer.sendall(post)
+    offset = _next_offset(answer(writer, scratch)[0])
+    took = []
+    for _ in range(rounds):
+        reader.sendall(request("GET", f"{path}?offset={offset}&live=long-poll"))
+        time.sleep(0.003)  # It has to be waiting by then.
+        begin = time.perf_counter()
+        writer.sendall(post)
+        offset = _next_offset(answer(reader, scratch)[0])
+        took.append(time.perf_counter() - begin)
+        answer(writer, scratch)
+    return {"requests": 2.0 * rounds, **_quantiles(took)}
+
+
+def _next_offset(head: bytes) -> str:
+    found = _NEXT.search(head)
+    if found is None:
+        text = f"no Stream-Next-Offset in {head!r}"
+        raise RuntimeError(text)
+    return found[1].decode()
+
+
+def _quantiles(took: list[float]) -> Figures:
+    """Return median and 99th percentile in milliseconds."""
+    if len(took) < 2:
+        return {"p50_ms": 0.0, "p99_ms": 0.0}
+    cuts = statistics.quantiles(took, n=100)
+    return {"p50_ms": cuts[49] * 1e3, "p99_ms": cuts[98] * 1e3}
+
+
+WORK: dict[str, Callable[..., Figures]] = {  # type: ignore[explicit-any]  # arguments vary
+    "appends": appends,
+    "catch_up": catch_up,
+    "events": events,
+    "long_poll": long_poll,
+}
+
+
+def main() -> None:
+    """Do one piece of work and print its figures."""
+    name, arguments = sys.argv[1:]
+    found = WORK[name](**json.loads(arguments))
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({**found, "generator_cpu_s": usage.ru_utime + usage.ru_stime}))
+
+
+if __name__ == "__main__":
+    main()
