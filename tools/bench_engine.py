@@ -20,6 +20,7 @@ from pathlib import Path
 
 import trio
 
+from durastreamd.cli import tune_collector
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
@@ -64,6 +65,7 @@ def appends(directory: str, count: int, seconds: float) -> Figures:
             await make_streams(streams, count)
             await streams.checkpoint()
             command = AppendCommand(Payload(b"x" * 256), KIND)
+            tune_collector()
             turn = itertools.count()
             done = 0
             batches = streams.committer.batches

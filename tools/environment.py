@@ -50,6 +50,18 @@ def prepare(extras: str) -> Path:
     return HOME / "bin"
 
 
+def install_commands(wanted: dict[str, str]) -> None:
+    """Install Debian packages for commands that are missing, where that can be done."""
+    packages = [package for command, package in wanted.items() if not shutil.which(command)]
+    if not packages or os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    print("installing", *packages, "...", file=sys.stderr, flush=True)
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["install", "-y", "-q", "--no-install-recommends", *packages]
+    for arguments in (["update", "-q"], install):
+        subprocess.run(["apt-get", *arguments], env=quiet, capture_output=True, check=False)
+
+
 def become(command: list[str]) -> None:
     """Replace this process by ``command``, run from the top with the environment first."""
     path = f"{HOME / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"

@@ -93,12 +93,12 @@ class Engine:
         ended = self.namespace.apply(record, lsn)
         for stream in ended:
             self._forget(stream)
-        if isinstance(record, BucketChange):
-            self.dirty_buckets[record.bucket] = None
-        elif record.stream in self.namespace.by_id:
+        if isinstance(record, Append) or record.stream in self.namespace.by_id:
             self.dirty[record.stream] = None
             if not isinstance(record, Touch):
                 self._keep_hot(record, unwritten, lsn)
+        elif isinstance(record, BucketChange):
+            self.dirty_buckets[record.bucket] = None
         return ended
 
     def _keep_hot(self, record: Record, unwritten: Unwritten, lsn: int) -> None:

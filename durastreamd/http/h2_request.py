@@ -51,7 +51,9 @@ def read_request(
         "2",
         pseudo.get(b":authority", headers.get(b"host", b"")).decode("ascii"),
         None if length is None else int(length),
-        has_body=has_body,
+        # A declared length of nothing is no body, whenever the end of it comes: a public client
+        # sends Content-Length: 0 and never says that the request has ended.
+        has_body=has_body and length != b"0",
     )
     return request, None
 

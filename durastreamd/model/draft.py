@@ -176,6 +176,6 @@ class Draft:
             None if stream.json else self._lengths,
             self._closes,
             self._seq,
-            tuple((name, epoch, seq) for name, (epoch, seq) in self._producers.items()),
+            tuple([(name, epoch, seq) for name, (epoch, seq) in self._producers.items()]),
         )
         return record, payload

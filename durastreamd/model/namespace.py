@@ -316,7 +316,10 @@ class Namespace:
 
     def apply(self, record: Record, lsn: int) -> list[Stream]:
         """Fold a committed record; return the streams that ceased to exist by it."""
-        if isinstance(record, Append | Publish | Touch):
+        if isinstance(record, Append):
+            apply(self.by_id[record.stream], record, lsn)
+            return []
+        if isinstance(record, Publish | Touch):
             apply(self.by_id[record.stream], record, lsn)
             return []
         if isinstance(record, Create):

@@ -8,6 +8,8 @@ Strings in headers are CBOR text, so the bytes FF FE never stand inside one; the
 that to find its entries again after damage.
 """
 
+from functools import lru_cache
+
 import cbor2
 from msgspec import Struct
 
@@ -34,6 +36,12 @@ class Snapshot(Struct, frozen=True):
         return [self.owner, self.position, self.serial, self.content_type, self.size, self.sum]
 
 
+@lru_cache(maxsize=4096)
+def _one_message(size: int) -> bytes:
+    """Return the header of the most frequent record: one plain message."""
+    return cbor2.dumps([APPEND, [size]])
+
+
 class Append(Struct, frozen=True, gc=False):
     """Bytes added to a stream by one batch, with all they change: producers, Stream-Seq, closure.
 
@@ -54,10 +62,12 @@ class Append(Struct, frozen=True, gc=False):
 
     def header(self) -> bytes:
         """Return the record's own part."""
-        fields: list[object] = [APPEND, self.count if self.lengths is None else self.lengths]
+        messages = self.count if self.lengths is None else self.lengths
         if self.closes or self.seq is not None or self.producers:
-            fields += [self.closes, self.seq, self.producers]
-        return cbor2.dumps(fields)
+            return cbor2.dumps([APPEND, messages, self.closes, self.seq, self.producers])
+        if self.lengths is not None and len(self.lengths) == 1:
+            return _one_message(self.size)
+        return cbor2.dumps([APPEND, messages])
 
 
 class Create(Struct, frozen=True):

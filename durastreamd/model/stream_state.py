@@ -72,6 +72,7 @@ class Stream:
         "fork_position",
         "gone",
         "id",
+        "json",
         "key",
         "lsn",
         "messages",
@@ -89,6 +90,7 @@ class Stream:
         self.id = record.stream
         self.key = record.key
         self.content_type = record.content_type
+        self.json = is_json(record.content_type)
         self.ttl_ms = record.ttl_ms
         self.expires_ms = record.expires_ms
         self.created_ms = self.written_ms = self.accessed_ms = self.read_ms = record.time_ms
@@ -106,11 +108,6 @@ class Stream:
         self.lsn = 0
         self.plain = True
         self.detail: Detail | None = None
-
-    @property
-    def json(self) -> bool:
-        """Tell whether the stream holds JSON messages."""
-        return is_json(self.content_type)
 
     def deadline_ms(self) -> int | None:
         """Return when the stream expires, None for never."""
@@ -179,6 +176,7 @@ class Stream:
         ) = row
         stream.source, stream.fork_position, stream.anchor, stream.sub = fork or (0, 0, -1, 0)
         stream.snapshot = Snapshot(*blob) if blob else None
+        stream.json = is_json(stream.content_type)
         stream.read_ms = stream.accessed_ms
         stream.detail = None
         return stream

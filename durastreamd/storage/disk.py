@@ -10,6 +10,7 @@ import ctypes
 import errno
 import fcntl
 import os
+from collections.abc import Iterable
 from typing import Protocol
 
 from durastreamd.errors import (
@@ -85,6 +86,37 @@ def write_all(disk: Disk, handle: int, data: bytes, position: int) -> None:
     except OSError as exc:
         reason = f"write failed: {exc.strerror or exc}"
         raise WriteFailedError(reason) from exc
+
+
+# Copying this much takes well under a millisecond; a larger piece is written from where it is, so
+# that no thread holds the interpreter for the length of a long copy.
+_COPY_BYTES_MAX = 256 * 1024
+
+
+def coalesce(parts: Iterable[bytes]) -> list[bytes]:
+    """Join small pieces to be written one after the other; large ones stay as they are."""
+    joined: list[bytes] = []
+    small: list[bytes] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > _COPY_BYTES_MAX and small:
+            joined.append(b"".join(small))
+            small, size = [], 0
+        if len(part) > _COPY_BYTES_MAX:
+            joined.append(part)
+        else:
+            small.append(part)
+            size += len(part)
+    if small:
+        joined.append(b"".join(small))
+    return joined
+
+
+def write_parts(disk: Disk, handle: int, parts: list[bytes], position: int) -> None:
+    """Write pieces one after the other, as ``write_all`` does."""
+    for part in parts:
+        write_all(disk, handle, part, position)
+        position += len(part)
 
 
 def read_file(disk: Disk, path: str) -> bytes:

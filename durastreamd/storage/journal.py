@@ -23,7 +23,7 @@ from typing import NamedTuple
 from durastreamd.errors import SyncFailedError, WriteFailedError
 from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import digest, payload_sum, seed
-from durastreamd.storage.disk import Disk, read_file, write_all
+from durastreamd.storage.disk import Disk, coalesce, read_file, write_all, write_parts
 
 _SUM_BYTES = fmt.CHECKSUM.size
 _FRAME_BYTES = fmt.FRAME.size
@@ -141,8 +141,8 @@ class JournalWriter:
             raise
         self._disk.release(before[1])
 
-    def encode(self, batch: Iterable[Unwritten]) -> tuple[bytes, int]:
-        """Return the bytes of a batch as it will stand in the file, and the lsn after it."""
+    def encode(self, batch: Iterable[Unwritten]) -> tuple[list[bytes], int]:
+        """Return a batch as it will stand in the file, in pieces, and the lsn after it."""
         durable = self.next_lsn - 1
         lsn = self.next_lsn
         position = self.length
@@ -170,17 +170,17 @@ class JournalWriter:
             position += _FRAME_BYTES + len(header) + size
             lsn += 1
             previous = stream
-        return b"".join(parts), lsn
+        return coalesce(parts), lsn
 
-    def commit(self, data: bytes, next_lsn: int, last_stream: int) -> None:
-        """Write and sync an encoded batch: steps 2 above. Returns only when it is durable."""
+    def commit(self, data: list[bytes], next_lsn: int, last_stream: int) -> None:
+        """Write and sync an encoded batch: step 2 above. Returns only when it is durable."""
         try:
-            write_all(self._disk, self._handle, data, self.length)
+            write_parts(self._disk, self._handle, data, self.length)
         except WriteFailedError:
             self._cut_back()
             raise
         self._disk.sync(self._handle)
-        self.length += len(data)
+        self.length += sum(map(len, data))
         self.next_lsn = next_lsn
         self._previous = last_stream
 

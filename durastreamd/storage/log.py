@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from durastreamd.errors import CorruptDataError, SyncFailedError, WriteFailedError
 from durastreamd.storage import format as fmt, index
-from durastreamd.storage.disk import Disk, write_all
+from durastreamd.storage.disk import Disk, coalesce, write_parts
 
 
 class Placement(NamedTuple):
@@ -72,7 +72,7 @@ def flush(disk: Disk, job: FlushJob) -> Flushed:
     stream, place = job.stream, job.placement
     base = place.base
     files: list[str] = []
-    payload = b"".join([frame.payload for frame in job.frames])
+    payload = coalesce(frame.payload for frame in job.frames if frame.size)
     try:
         if not place.made:
             disk.make_directory(fmt.stream_dir(stream).rpartition("/")[0])
@@ -82,9 +82,9 @@ def flush(disk: Disk, job: FlushJob) -> Flushed:
             files.append(fmt.segment_path(stream, base))
         entries, state_at, end = _encode_entries(job)
         if entries:
-            _write(disk, fmt.index_path(stream, base), entries, place.index_bytes)
+            _write(disk, fmt.index_path(stream, base), [entries], place.index_bytes)
             files.append(fmt.index_path(stream, base))
-        segment_bytes = place.segment_bytes + len(payload)
+        segment_bytes = place.segment_bytes + sum(map(len, payload))
         after = Placement(base, segment_bytes, end, state_at, made=True)
         if job.rolls:
             assert job.state is not None
@@ -125,7 +125,7 @@ def _begin_segment(disk: Disk, stream: int, base: int, state: fmt.StoredFrame) -
     entry = index.encode_entry(state, index.file_seed(stream, base), len(header), is_state=True)
     path = fmt.index_path(stream, base)
     try:
-        _write(disk, path, header + entry, 0)
+        _write(disk, path, [header + entry], 0)
     except (OSError, WriteFailedError):
         # The segment may begin elsewhere next time; an index here would be taken for its own.
         _take_back(disk, path)
@@ -142,13 +142,13 @@ def _take_back(disk: Disk, path: str) -> None:
         raise SyncFailedError(reason) from exc
 
 
-def _write(disk: Disk, path: str, data: bytes, position: int) -> None:
+def _write(disk: Disk, path: str, data: list[bytes], position: int) -> None:
     try:
         handle = disk.open(path, write=True)
     except FileNotFoundError:
         handle = disk.open(path, write=True, create=True)
     try:
-        write_all(disk, handle, data, position)
+        write_parts(disk, handle, data, position)
     finally:
         disk.release(handle)
 

@@ -22,7 +22,7 @@ from durastreamd.errors import (
     StreamStoppedError,
     WriteFailedError,
 )
-from durastreamd.model.records import BucketChange, Create, Delete, Mark, Record, Touch
+from durastreamd.model.records import Append, Create, Delete, Record, Touch
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Gone, NotFound, Outcome
 from durastreamd.streams.actor import Actor
@@ -58,6 +58,7 @@ class Streams:
         threads: bool = True,
     ) -> None:
         self.engine = engine
+        self._hot_bytes_max = 2 * engine.options.hot_bytes_max
         self.clock = clock
         self.limits = limits or StreamLimits()
         self._threads = threads
@@ -91,7 +92,7 @@ class Streams:
 
     def post(self, key: str, command: Command) -> Ticket:
         """Put a command before the actor of a name; raise OverloadedError if it is full."""
-        if self.engine.hot_bytes > 2 * self.engine.options.hot_bytes_max:
+        if self.engine.hot_bytes > self._hot_bytes_max:
             message = "too many bytes are waiting to be flushed"
             raise OverloadedError(message)
         if self._nursery is None:
@@ -216,13 +217,11 @@ class Streams:
 
     def _applied(self, record: Record, ended: list[Stream]) -> None:
         """Note who waits for what a committed record changed."""
-        if isinstance(record, Touch | BucketChange | Mark):
-            return
-        for stream in (record.stream, *(stream.id for stream in ended)):
+        for stream in (record.stream, *[stream.id for stream in ended]):
             following = self._following.get(stream)
-            if following is not None:
+            if following is not None and not isinstance(record, Touch):
                 self._to_wake[stream] = following
-        if isinstance(record, Create | Delete):
+        if not isinstance(record, Append) and isinstance(record, Create | Delete):
             self._sweeper.watch(self.engine.namespace.by_id.get(record.stream))
         if self.engine.hot_bytes > self.engine.options.hot_bytes_max:
             self._flush_wanted.set()

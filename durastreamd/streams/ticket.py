@@ -47,13 +47,16 @@ Command = (
 
 
 class Ticket:
-    """What a caller waits on. The commit goes on without it if the caller goes away."""
+    """What a caller waits on. The commit goes on without it if the caller goes away.
 
-    __slots__ = ("_done", "_result", "command")
+    One task waits, once, so it is parked here without an event in between.
+    """
+
+    __slots__ = ("_result", "_waiter", "command")
 
     def __init__(self, command: Command) -> None:
         self.command = command
-        self._done = trio.Event()
+        self._waiter: trio.lowlevel.Task | None = None
         self._result: Outcome | Exception | None = None
 
     @property
@@ -65,11 +68,22 @@ class Ticket:
         """Give the outcome; the first one counts."""
         if self._result is None:
             self._result = result
-            self._done.set()
+            if self._waiter is not None:
+                trio.lowlevel.reschedule(self._waiter)
+                self._waiter = None
+
+    def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     async def outcome(self) -> Outcome:
         """Wait for the outcome; raise if the stream could not give one."""
-        await self._done.wait()
+        if self._result is None:
+            assert self._waiter is None, "a ticket has one waiter"
+            self._waiter = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._give_up)
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
         assert self._result is not None
         if isinstance(self._result, Exception):
             raise self._result

@@ -18,7 +18,7 @@ PRIOR_KNOWLEDGE = "--http2-prior-knowledge"
 @pytest.fixture(scope="module", autouse=True)
 def _curl_speaks_http2() -> None:
     if shutil.which("curl") is None:
-        pytest.fail("curl is missing; on Debian: apt-get install curl")
+        pytest.skip("not run: no curl; on Debian: apt-get install curl")
     version = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True)
     if "HTTP2" not in version.stdout:
         pytest.fail("this curl lacks HTTP/2; Debian's package curl has it")

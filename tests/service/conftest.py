@@ -1,14 +1,13 @@
-"""A running site per test, on the mock clock."""
+"""A running site per test; one that waits asks for ``autojump_clock`` as well."""
 
 from collections.abc import AsyncIterator
 
 import pytest
-from trio.testing import MockClock
 
 from tests.service.harness import Site, serving
 
 
 @pytest.fixture
-async def site(autojump_clock: MockClock) -> AsyncIterator[Site]:
+async def site() -> AsyncIterator[Site]:
     async with serving() as made:
         yield made

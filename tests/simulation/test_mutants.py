@@ -30,9 +30,9 @@ Mutant = Callable[[Patch], None]
 
 
 def no_journal_sync(patch: Patch) -> None:
-    def commit(self: journal.JournalWriter, data: bytes, next_lsn: int, last: int) -> None:
-        disk_module.write_all(self._disk, self._handle, data, self.length)
-        self.length += len(data)
+    def commit(self: journal.JournalWriter, data: list[bytes], next_lsn: int, last: int) -> None:
+        disk_module.write_parts(self._disk, self._handle, data, self.length)
+        self.length += sum(map(len, data))
         self.next_lsn, self._previous = next_lsn, last
 
     patch.setattr(journal.JournalWriter, "commit", commit)
@@ -41,10 +41,10 @@ def no_journal_sync(patch: Patch) -> None:
 def acknowledged_before_the_sync(patch: Patch) -> None:
     """The batch is synced only when the next one is written."""
 
-    def commit(self: journal.JournalWriter, data: bytes, next_lsn: int, last: int) -> None:
+    def commit(self: journal.JournalWriter, data: list[bytes], next_lsn: int, last: int) -> None:
         self._disk.sync(self._handle)
-        disk_module.write_all(self._disk, self._handle, data, self.length)
-        self.length += len(data)
+        disk_module.write_parts(self._disk, self._handle, data, self.length)
+        self.length += sum(map(len, data))
         self.next_lsn, self._previous = next_lsn, last
 
     patch.setattr(journal.JournalWriter, "commit", commit)

@@ -76,17 +76,17 @@ def started(name: str, parent: str) -> Iterator[Running]:
 
 @contextmanager
 def child(name: str, command: list[str], directory: Path | None) -> Iterator[Running]:
-    """Run a command whose first line on stdout ends with its URL."""
+    """Run a command that says its URL on stdout, at the end of a line."""
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             command, cwd=directory, stdout=subprocess.PIPE, stderr=complaints, text=True
         )
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()
-            if "://" not in line:
+            line = next((line for line in process.stdout if "://" in line), "")
+            if not line:
                 complaints.seek(0)
-                text = f"{name} did not start: {line}{complaints.read().decode()[-2000:]}"
+                text = f"{name} did not start: {complaints.read().decode()[-2000:]}"
                 raise RuntimeError(text)
             host, _, port = line.strip().rpartition("://")[2].rstrip("/").partition(":")
             yield Running(name, process.pid, host, int(port))

@@ -32,10 +32,16 @@ def constant() -> None:
                 sock, _ = listener.accept()
                 sockets[sock.fileno()] = sock
                 epoll.register(sock, select.EPOLLIN)
-            elif sock.recv(65536):
-                sock.send(ANSWER)
-            else:
+            elif not _answered(sock):
                 sockets.pop(number).close()
+
+
+def _answered(sock: socket.socket) -> bool:
+    """Answer what came; False when the client is gone."""
+    try:
+        return bool(sock.recv(65536) and sock.send(ANSWER))
+    except OSError:
+        return False
 
 
 async def _handler(exchange: Exchange) -> None:

@@ -10,10 +10,7 @@ undici.setGlobalDispatcher(new undici.Agent({ allowH2: true, connect: { ca } }))
 for (const name of ["Request", "Response", "Headers", "FormData"]) {
   globalThis[name] = undici[name]
 }
-// undici 7.30.2 never ends the HTTP/2 stream of a request whose body is "", so that any server
-// waits for the rest (seen with Node's own http2 server too); without a body it does.
-globalThis.fetch = (resource, options) =>
-  undici.fetch(resource, options?.body === "" ? { ...options, body: null } : options)
+globalThis.fetch = undici.fetch
 
 const agreed = new Map()
 diagnostics.subscribe("undici:client:connected", ({ socket }) => {
