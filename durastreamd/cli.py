@@ -4,11 +4,12 @@ import argparse
 import gc
 import logging
 import sys
+from functools import partial
 
 import trio
 
 from durastreamd import __version__
-from durastreamd.config import ConfigError, with_settings
+from durastreamd.config import ConfigError, load
 from durastreamd.daemon import serve
 from durastreamd.errors import (
     CorruptDataError,
@@ -35,10 +36,18 @@ def parser() -> argparse.ArgumentParser:
         prog="durastreamd", description="A Durable Streams server.", allow_abbrev=False
     )
     made.add_argument("--version", action="version", version=f"durastreamd {__version__}")
+    made.add_argument("--config", metavar="FILE", help="settings, as durastreamd.toml shows them")
     made.add_argument(
-        "--listen", action="append", default=[], metavar="ADDR", help="host:port or unix:/path"
+        "--listen",
+        action="append",
+        default=[],
+        metavar="ADDR",
+        help="host:port, unix:/path, fd:number",
     )
     made.add_argument("--data-dir", metavar="DIR", help="where the streams are kept")
+    made.add_argument(
+        "--init", action="store_true", help="make an empty directory a data directory"
+    )
     made.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting"
     )
@@ -73,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.data_dir:
         settings.append(f"server.data_dir={chosen.data_dir}")
     try:
-        trio.run(serve, with_settings(settings), announce)
+        trio.run(partial(serve, init=chosen.init), load(chosen.config, settings), announce)
     except BaseException as exc:  # noqa: BLE001  # turned into a status, or raised again
         return _status(exc)
     return 0

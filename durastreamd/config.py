@@ -1,5 +1,7 @@
 """Every setting of the server, by section."""
 
+import difflib
+import tomllib
 from dataclasses import dataclass, field
 
 import msgspec
@@ -45,20 +47,60 @@ class Config:
     engine: EngineOptions = field(default_factory=EngineOptions)
 
 
-def with_settings(settings: list[str]) -> Config:
-    """Return the defaults changed by settings of the form section.key=value."""
-    sections: dict[str, dict[str, object]] = {}
-    known = {name: type(getattr(Config(), name)) for name in Config.__dataclass_fields__}
+SECTIONS = tuple(Config.__dataclass_fields__)
+
+
+def load(path: str | None, settings: list[str]) -> Config:
+    """Return the defaults, changed by a file, changed by settings of the form section.key=value."""
+    sections = _read(path) if path is not None else {}
+    for section, keys in sections.items():
+        for key in keys:
+            _check(section, key, f"{path}: [{section}] {key}")
     for setting in settings:
-        path, equals, value = setting.partition("=")
-        section, _, key = path.partition(".")
-        if not equals or section not in known or key not in known[section].__dataclass_fields__:
-            message = f"unknown setting {setting!r}: it has the form section.key=value"
+        name, equals, value = setting.partition("=")
+        section, _, key = name.partition(".")
+        if not equals:
+            message = f"{setting!r} does not have the form section.key=value"
             raise ConfigError(message)
-        plural = isinstance(getattr(known[section](), key), tuple)
+        default = _check(section, key, setting)
+        plural = isinstance(default, tuple)
         sections.setdefault(section, {})[key] = value.split(",") if plural else value
     try:
         return msgspec.convert(sections, Config, strict=False)
     except (msgspec.ValidationError, ValueError) as exc:
         message = f"a setting does not fit: {exc}"
         raise ConfigError(message) from exc
+
+
+def _read(path: str) -> dict[str, dict[str, object]]:
+    try:
+        with open(path, "rb") as file:  # the one file that is not data
+            found = tomllib.load(file)
+    except OSError as exc:
+        message = f"cannot read {path}: {exc.strerror}"
+        raise ConfigError(message) from exc
+    except tomllib.TOMLDecodeError as exc:
+        message = f"{path} is not TOML: {exc}"
+        raise ConfigError(message) from exc
+    for section, keys in found.items():
+        if not isinstance(keys, dict):
+            message = f"{path}: {section} stands outside a section"
+            raise ConfigError(message)
+    return found
+
+
+def _check(section: str, key: str, where: str) -> object:
+    """Return the default of a setting; say which one may have been meant if there is none."""
+    defaults = Config()
+    known = [
+        f"{part}.{name}"
+        for part in SECTIONS
+        for name in getattr(defaults, part).__dataclass_fields__
+    ]
+    name = f"{section}.{key}"
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        message = f"unknown setting {where!r}{hint}"
+        raise ConfigError(message)
+    return getattr(getattr(defaults, section), key)

@@ -13,7 +13,7 @@ from durastreamd.config import Config, ConfigError
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.errors import DataDirectoryError
-from durastreamd.http.listener import Listener, open_tcp, open_unix, tls_context
+from durastreamd.http.listener import Listener, adopt, open_tcp, open_unix, tls_context
 from durastreamd.http.server import Server
 from durastreamd.service.app import App, Limits
 from durastreamd.storage.disk import DIRECTORY_MODE, RealDisk
@@ -45,8 +45,11 @@ def listeners_of(config: Config) -> list[Listener]:
             found.append(open_unix(path, config.http.backlog_count, tls=tls))
             continue
         host, _, port = address.rpartition(":")
+        if host == "fd" and port.isdigit():
+            found += adopt([int(port)], tls)
+            continue
         if not port.isdigit():
-            message = f"server.listen {address!r} is neither host:port nor unix:/path"
+            message = f"server.listen {address!r} is neither host:port, unix:/path nor fd:number"
             raise ConfigError(message)
         host = host.strip("[]") or "127.0.0.1"
         found += open_tcp(host, int(port), config.http.backlog_count, tls)
@@ -67,12 +70,15 @@ def addresses(listeners: list[Listener]) -> list[str]:
     return found
 
 
-def open_data(config: Config) -> Engine:
-    """Open the data directory; one that is missing or empty is made."""
+def open_data(config: Config, *, init: bool) -> Engine:
+    """Open the data directory, making one that is not there.
+
+    An empty one that is there is made only when asked: it may be a volume that is not mounted.
+    """
     root = Path(config.server.data_dir)
+    create = init or not root.exists()
     try:
         root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        create = not any(root.iterdir())
     except OSError as exc:
         message = f"cannot use the data directory {root}: {exc.strerror}"
         raise DataDirectoryError(message) from exc
@@ -84,9 +90,9 @@ def open_data(config: Config) -> Engine:
     return engine
 
 
-async def serve(config: Config, ready: Callable[[list[str]], None]) -> None:
+async def serve(config: Config, ready: Callable[[list[str]], None], *, init: bool = False) -> None:
     """Serve until a signal says to stop; raises what makes serving impossible."""
-    engine = open_data(config)
+    engine = open_data(config, init=init)
     streams = Streams(engine, now_ms, config.streams)
     app = App(streams, Limits(config.reads, config.writes, config.cors))
     try:
@@ -95,6 +101,7 @@ async def serve(config: Config, ready: Callable[[list[str]], None]) -> None:
         names = addresses(listeners)
         async with streams.running():
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(app.lag.run)
                 await nursery.start(server.serve, app)
                 ready(names)
                 await _stop_signal()

@@ -9,6 +9,7 @@ methods that touch state never touch the disk, and jobs that touch the disk neve
 caller may run the jobs in threads and the rest wherever it likes, one at a time.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,8 +26,10 @@ from durastreamd.storage.catalog import CatalogWriter
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk
 from durastreamd.storage.handles import HandleTable
-from durastreamd.storage.index import IndexReader
+from durastreamd.storage.index import HEADER_BYTES, IndexReader
 from durastreamd.storage.journal import JournalWriter, Unwritten
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -224,16 +227,25 @@ def read_detail(disk: Disk, stream: int, place: log.Placement) -> tuple[Detail, 
             place.base,
             place.index_bytes,
         )
-        folded = fold(reader, place.state_at)
+        try:
+            folded = fold(reader, place.state_at)
+        except CorruptDataError as exc:
+            # The state may be all that is damaged, and it says nothing the records do not.
+            folded = fold(reader, 0, without_state=place.state_at)
+            logger.warning("%s; the state was rebuilt from the records before it", exc)
     finally:
         disk.release(handle)
     return folded.loaded(), folded.tail
 
 
-def fold(reader: IndexReader, state_at: int) -> Stream:
-    """Return the stream an index describes, from the state at ``state_at`` (0: from the head)."""
+def fold(reader: IndexReader, state_at: int, *, without_state: int = 0) -> Stream:
+    """Return the stream an index describes, from the state at ``state_at`` (0: from the head).
+
+    The state at ``without_state`` is passed over, verified or not.
+    """
     folded: Stream | None = None
-    for entry in reader.entries(state_at) if state_at else reader.entries():
+    start = state_at or HEADER_BYTES
+    for entry in reader.entries(start, passing_over=without_state):
         if entry.is_state:
             row, detail = cbor2.loads(entry.frame.header)
             folded = Stream.from_row(row)

@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 class EngineOptions:
     """Limits and sizes; the configuration fills them in."""
 
-    journal_bytes_max: int = 64 * MIB  # replaying one file takes well under a second
+    journal_bytes_max: int = 64 * MIB  # bounds what a start after a crash replays
     segment_bytes_max: int = 64 * MIB  # the unit of reclamation; small enough to copy, few per GB
     hot_bytes_max: int = 64 * MIB  # committed bytes kept in memory before they are flushed
     state_every_bytes: int = 32 * 1024  # of index: bounds what opening a stream reads

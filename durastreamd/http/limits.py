@@ -36,7 +36,7 @@ class HttpLimits:
     linger_s_max: float = 1.0  # After a refusal: let the client finish and read the answer ...
     linger_bytes_max: int = 1 * MIB  # ... but do not swallow a whole upload for it.
     connections_max: int = 10_000  # About 20 KB each; keep below LimitNOFILE.
-    connections_per_address_max: int = 1_000  # One host must not use up all of them.
+    connections_per_address_max: int = 5_000  # One host must not use up all; a proxy is one host.
     refusals_max: int = 64  # Surplus connections that are told 503 at one time; more are dropped.
     backlog_count: int = 1024  # Not yet accepted; the kernel cuts it to net.core.somaxconn.
 
@@ -50,9 +50,7 @@ class HttpLimits:
     h2_outbound_bytes_max: int = 64 * KIB  # Queued frames; above it nothing more is read or added.
     h2_resets_max: int = 100  # Exchanges reset before their answer (rapid reset) ...
     h2_resets_per_completed: float = 0.1  # ... plus this share of the completed ones.
-    h2_control_frames_max: int = (
-        1_000  # Burst of PING, SETTINGS, RST, empty DATA, WINDOW_UPDATE ...
-    )
+    h2_control_frames_max: int = 1_000  # Burst of PING, SETTINGS, RST, empty DATA and the like ...
     h2_control_frames_per_s: float = 100.0  # ... and the pace at which the burst is earned back.
     h2_control_frames_per_data: float = 4.0  # Earned by each DATA frame we send: honest updates.
 

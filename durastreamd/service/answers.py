@@ -125,7 +125,7 @@ def _mismatch(outcome: oc.ContentTypeMismatch) -> ProblemError:
 
 def _crowded(outcome: oc.TooManyProducers) -> ProblemError:
     detail = f"The stream knows {outcome.limit} producers already; re-use a Producer-Id."
-    return ProblemError(problems.RATE_LIMITED, detail, retryAfter=60)
+    return ProblemError(problems.RATE_LIMITED, detail, ((b"Retry-After", b"60"),), retryAfter=60)
 
 
 def _fork(outcome: oc.ForkRefused) -> ProblemError:

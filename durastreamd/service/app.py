@@ -17,6 +17,7 @@ from durastreamd.http.exchange import CommonHeaders, Exchange, Phase
 from durastreamd.protocol import problems
 from durastreamd.protocol.requests import ProblemError, read_head, stream_name
 from durastreamd.service.answers import RETRY_S, Fields
+from durastreamd.service.lag import LagMeter
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
 from durastreamd.service.reader import Reader
@@ -71,6 +72,7 @@ class App:
     def __init__(self, streams: Streams, limits: Limits | None = None) -> None:
         limits = limits or Limits()
         self._streams = streams
+        self.lag = LagMeter()
         self._cors = limits.cors
         reader = Reader(streams)
         self._writes = Writes(streams, reader, limits.writes)
@@ -164,6 +166,18 @@ class App:
 
     # --- everything that is not a stream ---
 
+    def _figures(self) -> dict[str, int | float]:
+        """Return what tells at a glance how the server is doing."""
+        streams = self._streams
+        return {
+            "streams": len(streams.engine.namespace.by_id),
+            "live": streams.actor_count,
+            "followers": streams.follower_count(),
+            "hot_bytes": streams.engine.hot_bytes,
+            "loop_lag_p50_ms": self.lag.percentile_ms(50),
+            "loop_lag_p99_ms": self.lag.percentile_ms(99),
+        }
+
     async def _preflight(self, exchange: Exchange) -> None:
         fields: Fields = [
             (b"Access-Control-Allow-Methods", METHODS.encode()),
@@ -177,7 +191,7 @@ class App:
         request = exchange.request
         if request.path in ("/health", "/-/healthz", "/-/readyz"):
             _only_reading(request.method)
-            await _respond_json(exchange, {"status": "ok"})
+            await _respond_json(exchange, {"status": "ok", **self._figures()})
         elif request.path.startswith("/errors/"):
             _only_reading(request.method)
             row = problems.by_slug(request.path.removeprefix("/errors/"))
@@ -198,7 +212,7 @@ class App:
             raise ProblemError(problems.NOT_FOUND, detail)
 
 
-async def _respond_json(exchange: Exchange, body: dict[str, str | int]) -> None:
+async def _respond_json(exchange: Exchange, body: dict[str, str | int | float]) -> None:
     fields = [(b"Content-Type", b"application/json"), NOT_CACHED]
     await exchange.respond(200, fields, json.dumps(body).encode())
 

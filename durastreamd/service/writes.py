@@ -1,8 +1,11 @@
 """Create, append, close, delete: parse, ask the stream's actor, answer."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from urllib.parse import urlsplit
 
+from durastreamd.errors import OverloadedError
 from durastreamd.http.exchange import Exchange, Request
 from durastreamd.model.draft import AppendCommand, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
@@ -10,6 +13,8 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, json_mode, offsets, problems
 from durastreamd.protocol.outcomes import Gone, Malformed, NotFound
 from durastreamd.protocol.requests import (
+    AppendHead,
+    CreateHead,
     ForkHead,
     ProblemError,
     append_head,
@@ -29,6 +34,7 @@ from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import DeleteCommand
 
 PREFIX = "/v1/stream/"
+_UNSAID_BYTES = 1024 * 1024  # what a body of undeclared length is counted as
 
 
 class Writes:
@@ -38,13 +44,33 @@ class Writes:
         self._streams = streams
         self._reader = reader
         self._limits = limits
+        self._in_flight_bytes = 0
 
     async def append(self, exchange: Exchange, key: str) -> Answer:
         """POST: append, close, or both."""
         request = exchange.request
         _refuse_encoding(request)
         head = append_head(request.headers)
-        body = await exchange.body(self._limits.append_bytes_max) if request.has_body else b""
+        with self._claimed(request):
+            return await self._append(exchange, key, head)
+
+    @contextmanager
+    def _claimed(self, request: Request) -> Iterator[None]:
+        """Claim room for a body as long as it is in memory; refuse where there is none."""
+        unknown = _UNSAID_BYTES if request.has_body else 0
+        size = request.content_length if request.content_length is not None else unknown
+        if self._in_flight_bytes + size > max(self._limits.in_flight_bytes_max, size):
+            message = "too many bytes of other requests are under way"
+            raise OverloadedError(message)
+        self._in_flight_bytes += size
+        try:
+            yield
+        finally:
+            self._in_flight_bytes -= size
+
+    async def _append(self, exchange: Exchange, key: str, head: AppendHead) -> Answer:
+        has_body = exchange.request.has_body
+        body = await exchange.body(self._limits.append_bytes_max) if has_body else b""
         if not body and not head.closes:
             detail = "The body is empty; an append needs data, a closure needs Stream-Closed: true."
             raise ProblemError(problems.EMPTY_BODY, detail)
@@ -81,6 +107,11 @@ class Writes:
         request = exchange.request
         _refuse_encoding(request)
         head = create_head(request.headers)
+        with self._claimed(request):
+            return await self._create(exchange, key, head)
+
+    async def _create(self, exchange: Exchange, key: str, head: CreateHead) -> Answer:
+        request = exchange.request
         body = await exchange.body(self._limits.append_bytes_max) if request.has_body else b""
         fork = await self._fork_point(key, head.fork) if head.fork is not None else None
         kind = head.content_type or (self._source_type(fork) if fork else ct.DEFAULT)

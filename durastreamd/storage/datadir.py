@@ -68,7 +68,7 @@ def read_identity(disk: Disk) -> Identity:
     if not disk.exists(fmt.IDENTITY_FILE):
         reason = (
             f"no durastreamd data directory here: {fmt.IDENTITY_FILE} is missing "
-            "(is the volume mounted?); an empty directory is made into one only when asked"
+            "(is the volume mounted?); --init makes an empty directory a data directory"
         )
         raise DataDirectoryError(reason)
     text = read_file(disk, fmt.IDENTITY_FILE).decode("utf-8", "replace")

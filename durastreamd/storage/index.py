@@ -96,22 +96,40 @@ class IndexReader:
         self._seed = file_seed(stream, base)
         self.length = length
 
-    def entries(self, position: int = HEADER_BYTES) -> Iterator[Entry]:
-        """Yield the entries from the one at ``position`` on; raise where one does not verify."""
+    def entries(self, position: int = HEADER_BYTES, *, passing_over: int = 0) -> Iterator[Entry]:
+        """Yield the entries from the one at ``position`` on; raise where one does not verify.
+
+        The entry at ``passing_over`` is left out: it is known to be damaged.
+        """
         while position < self.length:
+            if position == passing_over:
+                position = self._after(position)
+                continue
             chunk = self._read(min(self.length - position, 64 * 1024), position)
             at = 0
-            while position < self.length:
+            while position < self.length and position != passing_over:
                 entry = parse_entry(chunk, at, self._stream, self._seed, position)
                 if entry is None:
                     break
                 yield entry
                 at += entry.end - position
                 position = entry.end
-            if at == 0:
+            if at == 0 and position != passing_over:
                 entry = self._large_entry(position)
                 yield entry
                 position = entry.end
+
+    def _after(self, position: int) -> int:
+        """Return where the next entry that verifies begins, or the end."""
+        data = self._read(self.length - position, position)
+        found = len(data)
+        for magic in (fmt.ENTRY_MAGIC, fmt.STATE_MAGIC):
+            at = data.find(magic, 1)
+            while 0 <= at < found:
+                if parse_entry(data, at, self._stream, self._seed, position + at) is not None:
+                    found = at
+                at = data.find(magic, at + 1)
+        return position + found
 
     def _large_entry(self, position: int) -> Entry:
         """Return an entry that no 64 KiB chunk holds, or raise: then it is none."""

@@ -154,8 +154,12 @@ def _write(disk: Disk, path: str, data: list[bytes], position: int) -> None:
 
 
 def bases(disk: Disk, stream: int) -> list[int]:
-    """Return the base positions of a stream's segments, in order: those that have an index."""
-    return fmt.numbered(disk.names(fmt.stream_dir(stream)), ".idx")
+    """Return the base positions of a stream's segments, in order.
+
+    A segment whose index is lost still counts: its bytes can be read without it.
+    """
+    names = disk.names(fmt.stream_dir(stream))
+    return sorted({*fmt.numbered(names, ".idx"), *fmt.numbered(names, ".log")})
 
 
 def cut_back(disk: Disk, stream: int, place: Placement) -> bool:

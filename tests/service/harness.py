@@ -22,12 +22,18 @@ from durastreamd.streams.registry import StreamLimits
 from tests.support.held_writer import Bench
 
 PREFIX = "/v1/stream/"
+NOW = 1_800_000_000_000  # after the epoch of cursors
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
 BINARY = {"Content-Type": "application/octet-stream"}
 CLOSE = {"Stream-Closed": "true"}
 
 Head = Mapping[str, str]
+
+
+def now_ms() -> int:
+    """Return the time of day of a site: trio's clock from a fixed moment on."""
+    return NOW + int(trio.current_time() * 1000)
 
 
 class HungUpError(Exception):
@@ -72,7 +78,7 @@ def producer(name: str, epoch: int, seq: int) -> dict[str, str]:
 def request_bytes(method: str, target: str, head: Head | None = None, body: bytes = b"") -> bytes:
     lines = [f"{method} {target} HTTP/1.1", "Host: streams.example"]
     lines += [f"{name}: {value}" for name, value in (head or {}).items()]
-    if body or method in ("POST", "PUT"):
+    if (body or method in ("POST", "PUT")) and "Content-Length" not in (head or {}):
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
@@ -221,6 +227,7 @@ async def serving(
 ) -> AsyncIterator[Site]:
     """Serve for the length of an async with block; in the end every task has gone by itself."""
     bench = Bench(options, streams)
+    bench.streams.clock = now_ms
     app = App(bench.streams, limits)
     server = Server([], http, common_headers=app.common_headers())
     async with bench.running(), trio.open_nursery() as nursery:

@@ -81,7 +81,7 @@ class Daemon:
         listen = f"127.0.0.1:{self.port}"
         data = str(self.home / "data")
         package = [sys.executable, "-m", "durastreamd"]
-        return [*package, "--listen", listen, "--data-dir", data, *chosen]
+        return [*package, "--init", "--listen", listen, "--data-dir", data, *chosen]
 
     def stream(self, name: str) -> str:
         """Return the URL of a stream on the path surface."""

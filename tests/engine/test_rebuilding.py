@@ -1,0 +1,73 @@
+"""What can be rebuilt is: a state from its records, bytes without their index."""
+
+import pytest
+
+from durastreamd.engine.engine import Engine
+from durastreamd.errors import CorruptDataError
+from durastreamd.storage import format as fmt
+from tests.support.sim_disk import SimDisk
+from tests.support.world import World, start
+
+
+def busy_world() -> World:
+    """A stream whose first index has a state among its records."""
+    world = World()
+    world.create("/j", content_type="application/json")
+    for number in range(8):
+        world.append("/j", b"%d,\n" % number, producer=("p", 0, number))
+        world.checkpoint()
+    return world
+
+
+def state_position(engine: Engine) -> tuple[str, int]:
+    stream = engine.namespace.by_key["/j"]
+    place = engine.placements[stream.id]
+    assert place.state_at > 0
+    return fmt.index_path(stream.id, place.base), place.state_at
+
+
+def damaged(disk: SimDisk, path: str, position: int) -> Engine:
+    twin = disk.survivor()
+
+    def flip(data: bytearray) -> None:
+        data[position] ^= 0x10
+
+    twin.damage(path, flip)
+    return start(twin)[0]
+
+
+def test_a_damaged_state_is_rebuilt_from_the_records_before_it() -> None:
+    world = busy_world()
+    path, at = state_position(world.engine)
+    for position in range(at, at + fmt.ENTRY.size + 20):
+        engine = damaged(world.disk, path, position)
+        detail = engine.load_detail(engine.namespace.by_key["/j"])
+        assert detail.producers == {"p": (0, 7)}, position
+
+
+def test_a_damaged_record_is_not_passed_over() -> None:
+    world = busy_world()
+    path, at = state_position(world.engine)
+    size = len(world.disk.read(path))
+    engine = damaged(world.disk, path, size - 3)
+    with pytest.raises(CorruptDataError, match="does not verify"):
+        engine.load_detail(engine.namespace.by_key["/j"])
+    assert at < size
+
+
+def test_a_json_stream_reads_the_same_without_the_index_of_a_sealed_segment() -> None:
+    world = World()
+    world.create("/j", content_type="application/json")
+    for _ in range(4):
+        world.append("/j", b'"%b",\n' % (b"x" * 250))
+        world.checkpoint()
+    stream = world.engine.namespace.by_key["/j"]
+    expected = world.engine.view(stream).read(0, stream.tail)
+    twin = world.disk.survivor()
+    twin.unlink(fmt.index_path(stream.id, 0))
+    engine, _ = start(twin)
+    view = engine.view(engine.namespace.by_key["/j"])
+    assert view.read(0, view.tail) == expected
+    assert view.is_boundary(254)
+    assert not view.is_boundary(253)
+    assert view.page_end(0, 300) == 254
