@@ -329,7 +329,12 @@ def _remove_files(engine: Engine, cut: _Cut) -> Steps:
         engine.handles.forget(fmt.stream_dir(stream))
         keep = blobs_kept(engine, found)
         below = engine.namespace.retained_from(found)
-        yield partial(trim, engine.disk, stream, below, keep)
+        # While the server runs a blob may be on its way that no record names yet; so only those
+        # that are known to be superseded go. When opening, every blob without a record does.
+        drop = None if engine.opening else engine.superseded.pop(stream, [])
+        if drop and (shown := [path for path in drop if path in keep]):
+            engine.superseded[stream] = shown  # a fork shows it still
+        yield partial(trim, engine.disk, stream, below, keep, drop)
         engine.unsynced_directories[fmt.stream_dir(stream)] = None
 
 
@@ -346,11 +351,11 @@ def blobs_kept(engine: Engine, stream: Stream) -> set[str]:
     return kept
 
 
-def trim(disk: Disk, stream: int, below: int, keep: set[str]) -> None:
+def trim(disk: Disk, stream: int, below: int, keep: set[str], drop: list[str] | None) -> None:
     """Remove segments wholly below a position, and snapshot files that nobody shows any more."""
     log.remove_below(disk, stream, below)
     directory = fmt.stream_dir(stream)
     for name in disk.names(directory):
         path = f"{directory}/{name}"
-        if name.endswith(".snap") and path not in keep:
+        if name.endswith(".snap") and path not in keep and (drop is None or path in drop):
             disk.unlink(path)

@@ -19,7 +19,16 @@ from durastreamd.engine.options import EngineOptions
 from durastreamd.engine.view import Level, View, record_of
 from durastreamd.errors import CorruptDataError, StreamDamagedError
 from durastreamd.model.namespace import Namespace
-from durastreamd.model.records import Append, BucketChange, Create, Delete, Publish, Record, Touch
+from durastreamd.model.records import (
+    Append,
+    BucketChange,
+    Create,
+    Delete,
+    Publish,
+    Record,
+    Snapshot,
+    Touch,
+)
 from durastreamd.model.stream_state import Detail, Stream, apply
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.catalog import CatalogWriter
@@ -57,6 +66,9 @@ class Engine:
         self.outdated_rows = 0
         self.unsynced_files: dict[str, None] = {}
         self.unsynced_directories: dict[str, None] = {}
+        # Blobs that others took the place of, by stream; and whether nobody writes any yet.
+        self.superseded: dict[int, list[str]] = {}
+        self.opening = True
         # Streams that must keep their detail (an actor is at work), and readers' claims on files.
         self.awake: set[int] = set()
         self.pins: dict[int, int] = {}
@@ -93,24 +105,32 @@ class Engine:
         """
         assert lsn == self.applied_lsn + 1, "records are applied in the order of their lsn"
         self.applied_lsn = lsn
+        before = None
+        if isinstance(record, Publish):
+            before = self.namespace.by_id[record.stream].snapshot
         ended = self.namespace.apply(record, lsn)
         for stream in ended:
             self._forget(stream)
         if isinstance(record, Append) or record.stream in self.namespace.by_id:
             self.dirty[record.stream] = None
             if not isinstance(record, Touch):
-                self._keep_hot(record, unwritten, lsn)
+                self._keep_hot(record, unwritten, lsn, before)
         elif isinstance(record, BucketChange):
             self.dirty_buckets[record.bucket] = None
         return ended
 
-    def _keep_hot(self, record: Record, unwritten: Unwritten, lsn: int) -> None:
+    def _keep_hot(
+        self, record: Record, unwritten: Unwritten, lsn: int, before: Snapshot | None
+    ) -> None:
         stream = record.stream
         if isinstance(record, Create):
             self.applied_id = max(self.applied_id, stream)
             self.placements[stream] = log.placement_at(record.start)
         elif isinstance(record, Publish):
             self.trimmed[stream] = None
+            if before is not None and before.owner == stream:
+                path = fmt.snapshot_path(stream, before.position, before.serial)
+                self.superseded.setdefault(stream, []).append(path)
         frame = fmt.StoredFrame(*unwritten[:6], lsn, unwritten.header, unwritten.payload)
         frames = self.hot.get(stream)
         if frames is None:

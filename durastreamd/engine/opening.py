@@ -322,6 +322,8 @@ class _Opening:
         for removal in loaded.commit.removals:
             self._repeat(removal)
         cp.run(cp.checkpoint(engine))
+        engine.superseded.clear()
+        engine.opening = False
 
     def _repeat(self, removal: str) -> None:
         """Do a removal again that the last commit ordered; a crash may have come first."""

@@ -21,7 +21,7 @@ class HttpLimits:
     head_s_max: float = 10.0  # From the first byte of a head to its last (slowloris).
 
     # --- Request bodies ---
-    body_bytes_max: int = 64 * MIB  # Hard ceiling; handlers pass their own, lower bound.
+    body_bytes_max: int = 1024 * MIB  # Hard ceiling; handlers pass their own, lower bound.
     body_grace_s: float = 10.0  # Before the rate counts: a slow start is not an attack.
     body_rate_min: int = 1 * KIB  # Bytes per second of a body read whole, after the grace.
     body_idle_s_max: float = 60.0  # Between two pieces of a streamed body (tokens of a model).

@@ -203,6 +203,8 @@ class Namespace:
             return ForkRefused("GONE", "the source of the fork was deleted")
         if source.damage:
             return ForkRefused("DAMAGED", "the source of the fork is damaged")
+        if fork.position < 0:
+            return ForkRefused("INVALID", "the fork offset names no place in the source")
         if fork.position > source.tail:
             return ForkRefused("INVALID", "the fork offset lies past the end of the source")
         if fork.position < source.floor:

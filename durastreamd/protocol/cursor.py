@@ -7,17 +7,19 @@ cache (PROTOCOL 8.1).
 
 INTERVAL_S = 20
 EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z, as the reference counts
-ECHO_MAX = 10**15
+ECHO_DIGITS_MAX = 15  # far above any interval; int() of endless digits is costly
 
 
 def interval_at(now_ms: int) -> int:
     """Return the number of the interval that a time lies in."""
-    return (now_ms // 1000 - EPOCH_S) // INTERVAL_S
+    return max((now_ms // 1000 - EPOCH_S) // INTERVAL_S, 0)
 
 
 def after(echoed: str | None, now_ms: int) -> int:
     """Return the cursor to hand out to a client that sent ``echoed``."""
     current = interval_at(now_ms)
-    if echoed is None or not echoed.isascii() or not echoed.isdigit() or int(echoed) > ECHO_MAX:
+    if echoed is None or len(echoed) > ECHO_DIGITS_MAX or not echoed.isascii():
+        return current
+    if not echoed.isdigit():
         return current
     return max(current, int(echoed) + 1)

@@ -5,7 +5,7 @@ Header values are bytes as they came; names are lower-case. Nothing here looks a
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from urllib.parse import unquote_plus, unquote_to_bytes
 
@@ -19,12 +19,16 @@ CONTENT_TYPE_MAX = 256
 NUMBER_MAX = 2**53 - 1
 TTL_MAX_S = 10**11  # some three thousand years: a bound, so that no date overflows
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 _NUMBER = re.compile(rb"[0-9]+")
 _PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]*")
 _TIMESTAMP = re.compile(
     r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
 )
-_CONTENT_TYPE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+[\t -~]*")
+_CONTENT_TYPE = re.compile(
+    rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+([\t ]*;[\t -~]*)?"
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Headers = Mapping[bytes, bytes]
@@ -201,8 +205,8 @@ def _expires_ms(value: str) -> int:
     try:
         if not _TIMESTAMP.fullmatch(value):
             raise ValueError(value)
-        moment = datetime.fromisoformat(value.upper())
-        return max(int(moment.timestamp() * 1000), 0)
+        moment = datetime.fromisoformat(value.upper()).astimezone(UTC)
+        return max((moment - EPOCH) // timedelta(milliseconds=1), 0)
     except (ValueError, OverflowError):
         detail = (
             f"Stream-Expires-At is an RFC 3339 time like 2030-01-31T12:00:00Z, not {quoted(value)}."
@@ -236,12 +240,23 @@ def _fork_head(headers: Headers) -> ForkHead | None:
 # --- reading ---
 
 
+def accepts_gzip(headers: Headers) -> bool:
+    """Tell whether an answer may be compressed with gzip."""
+    for choice in headers.get(b"accept-encoding", b"").lower().split(b","):
+        name, _, parameters = choice.partition(b";")
+        if name.strip() in (b"gzip", b"x-gzip"):
+            quality = parameters.replace(b" ", b"").removeprefix(b"q=")
+            return not quality or quality.strip(b"0.") != b""
+    return False
+
+
 class ReadHead(NamedTuple):
     """What a read asks for. ``offset`` is None where none was given."""
 
     offset: str | None
     live: str | None
     cursor: str | None
+    end: int | None = None
 
 
 def read_head(query: str, headers: Headers) -> ReadHead:
@@ -263,4 +278,30 @@ def read_head(query: str, headers: Headers) -> ReadHead:
         # A browser's EventSource reconnects to the first URL; the id says where it really is.
         resumed = headers[b"last-event-id"].decode("latin-1")
         offset = resumed if offsets.parse(resumed) is not None else offset
-    return ReadHead(offset, live, found.get("cursor", [None])[0])
+    return ReadHead(offset, live, found.get("cursor", [None])[0], _end_of(found, live))
+
+
+def _end_of(found: dict[str, list[str]], live: str | None) -> int | None:
+    """Read ``end``, an extension: a catch-up read stops there."""
+    if "end" not in found:
+        return None
+    end = offsets.parse(found["end"][0])
+    if end is None or live is not None or len(found["end"]) > 1:
+        detail = "end is one offset of this server, and goes with reads that are not live."
+        raise ProblemError(problems.INVALID_OFFSET, detail)
+    return end
+
+
+def moment_of(query: str) -> int | None:
+    """Read ``at``, an extension of HEAD: a time in milliseconds since 1970, or RFC 3339."""
+    given = query_of(query).get("at")
+    if given is None:
+        return None
+    text = given[0]
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    try:
+        return _expires_ms(text.replace(" ", "+"))
+    except ProblemError:
+        detail = f"at is a time in milliseconds or like 2030-01-31T12:00:00Z, not {quoted(text)}."
+        raise ProblemError(problems.BAD_REQUEST, detail) from None

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from functools import lru_cache
 from typing import NamedTuple
 
 from durastreamd.errors import (
@@ -14,23 +13,27 @@ from durastreamd.errors import (
     WriteFailedError,
 )
 from durastreamd.http.exchange import CommonHeaders, Exchange, Phase
+from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
-from durastreamd.protocol.requests import ProblemError, read_head, stream_name
+from durastreamd.protocol.names import PREFIX, Place, place_of
+from durastreamd.protocol.offsets import mint
+from durastreamd.protocol.requests import ProblemError, moment_of, read_head
 from durastreamd.service.answers import RETRY_S, Fields
+from durastreamd.service.bootstrap import Bootstrap
+from durastreamd.service.buckets import READING, Buckets, not_allowed
 from durastreamd.service.lag import LagMeter
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import NOT_CACHED, Reads, metadata
-from durastreamd.service.writes import PREFIX, Writes
+from durastreamd.service.snapshots import Snapshots
+from durastreamd.service.writes import Writes
 from durastreamd.streams.registry import Streams
 
 logger = logging.getLogger(__name__)
 
-READING = "GET, HEAD, OPTIONS"
+HEALTH = ("/health", "/-/healthz", "/-/readyz")
 METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
-RESERVED_ROOT = "__ds"
-RESERVED_LAST = ("snapshot", "bootstrap")
 _ALLOWED = (
     "Authorization, Content-Type, If-None-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
     "Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
@@ -40,7 +43,8 @@ _EXPOSED = (
     "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
     "Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Snapshot-Offset, Producer-Epoch, "
     "Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
-    "Content-Encoding, Vary, Cache-Control"
+    "Content-Encoding, Vary, Cache-Control, Stream-Message-Count, Stream-Byte-Count, "
+    "Stream-At-Offset"
 )
 
 
@@ -52,20 +56,6 @@ class Limits(NamedTuple):
     cors: CorsOptions = CorsOptions()
 
 
-@lru_cache(maxsize=8192)
-def key_of(path: str) -> str:
-    """Return the key of the stream that a path under the prefix names."""
-    name = stream_name(path[len(PREFIX) :])
-    first, _, _ = name.partition("/")
-    if first == RESERVED_ROOT:
-        raise ProblemError(problems.NOT_FOUND, f"Names under {RESERVED_ROOT} are the server's own.")
-    segments = name.split("/")
-    if segments[-1] in RESERVED_LAST or "snapshot" in segments[-2:-1]:
-        detail = f"A stream's name cannot end in {segments[-1]}: that is a part of a stream."
-        raise ProblemError(problems.BAD_REQUEST, detail)
-    return "/" + name
-
-
 class App:
     """Serves streams over exchanges."""
 
@@ -74,9 +64,12 @@ class App:
         self._streams = streams
         self.lag = LagMeter()
         self._cors = limits.cors
-        reader = Reader(streams)
+        reader = self._reader = Reader(streams)
         self._writes = Writes(streams, reader, limits.writes)
         self._reads = Reads(streams, reader, limits.reads)
+        self._buckets = Buckets(streams)
+        self._snapshots = Snapshots(streams, reader, limits.writes)
+        self._bootstrap = Bootstrap(streams)
         self.live = LiveReads(streams, reader, self._reads, limits.reads)
         self._restricted = "*" not in limits.cors.origins
 
@@ -127,12 +120,27 @@ class App:
 
     async def _route(self, exchange: Exchange) -> None:
         request = exchange.request
+        path = request.path
         if request.method == "OPTIONS":
             await self._preflight(exchange)
-        elif request.path.startswith(PREFIX):
-            await self._stream(exchange, request.method, key_of(request.path))
-        else:
+        elif path.startswith(PREFIX):
+            await self._place(exchange, place_of(path))
+        elif path in HEALTH or path.startswith(("/-/", "/errors/")):
             await self._other(exchange)
+        else:
+            await self._place(exchange, place_of(path))
+
+    async def _place(self, exchange: Exchange, place: Place) -> None:
+        if not place.part and not place.is_bucket:
+            await self._stream(exchange, exchange.request.method, place.key)
+        elif place.is_bucket:
+            await self._buckets.answer(exchange, place)
+        elif place.part == "snapshot":
+            await self._snapshots.answer(exchange, self._readable(place.key), place)
+        elif exchange.request.method in ("GET", "HEAD"):
+            await self._bootstrap.answer(exchange, self._readable(place.key))
+        else:
+            raise not_allowed(READING)
 
     async def _stream(self, exchange: Exchange, method: str, key: str) -> None:
         if method == "POST":
@@ -144,25 +152,39 @@ class App:
             answer = await self._writes.create(exchange, key)
             await exchange.respond(answer.status, answer.headers)
         elif method == "HEAD":
-            await exchange.respond(200, metadata(self._writes.head(key)))
+            await self._head(exchange, key)
         elif method == "DELETE":
             answer = await self._writes.delete(key)
             await exchange.respond(answer.status, answer.headers)
         else:
-            raise _not_allowed(METHODS)
+            raise not_allowed(METHODS)
+
+    async def _head(self, exchange: Exchange, key: str) -> None:
+        stream = self._writes.head(key)
+        fields = metadata(stream)
+        moment = moment_of(exchange.request.query)
+        if moment is not None:
+            place = await self._reader.position_at(self._readable(key), moment)
+            fields.append((b"Stream-At-Offset", mint(place).encode()))
+        await exchange.respond(200, fields)
 
     async def _read(self, exchange: Exchange, key: str) -> None:
         request = exchange.request
         head = read_head(request.query, request.headers)
-        stream = self._writes.head(key)
-        if stream.damage:
-            raise StreamDamagedError(stream.damage)
+        stream = self._readable(key)
         if head.live is None:
             await self._reads.catch_up(exchange, stream, head)
         elif head.live == "sse":
             await self.live.events(exchange, stream, head)
         else:
             await self.live.long_poll(exchange, stream, head)
+
+    def _readable(self, key: str) -> Stream:
+        """Return a stream that is there and whole, or raise the problem."""
+        stream = self._writes.head(key)
+        if stream.damage:
+            raise StreamDamagedError(stream.damage)
+        return stream
 
     # --- everything that is not a stream ---
 
@@ -189,7 +211,7 @@ class App:
 
     async def _other(self, exchange: Exchange) -> None:
         request = exchange.request
-        if request.path in ("/health", "/-/healthz", "/-/readyz"):
+        if request.path in HEALTH:
             _only_reading(request.method)
             await _respond_json(exchange, {"status": "ok", **self._figures()})
         elif request.path.startswith("/errors/"):
@@ -219,12 +241,7 @@ async def _respond_json(exchange: Exchange, body: dict[str, str | int | float]) 
 
 def _only_reading(method: str) -> None:
     if method not in ("GET", "HEAD"):
-        raise _not_allowed(READING)
-
-
-def _not_allowed(methods: str) -> ProblemError:
-    detail = f"This resource answers {methods}."
-    return ProblemError(problems.METHOD_NOT_ALLOWED, detail, ((b"Allow", methods.encode()),))
+        raise not_allowed(READING)
 
 
 def _sentence(exc: Exception) -> str:

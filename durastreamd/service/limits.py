@@ -24,6 +24,7 @@ class WriteLimits:
     """Writing: how much at once."""
 
     append_bytes_max: int = 64 * MIB  # one body, held in memory until it is durable
+    snapshot_bytes_max: int = 1024 * MIB  # one blob; it is streamed to disk, not held in memory
     in_flight_bytes_max: int = 256 * MIB  # bodies of all requests until they are durable
     parse_inline_bytes: int = 64 * 1024  # a larger JSON body is checked in a thread
 

@@ -125,6 +125,7 @@ class _Session:
         self._follower = follower
         self._position = position
         self._echoed = echoed
+        self._told_closed = False
 
     async def run(self) -> None:
         """Catch up, then follow until the stream ends or the response has lived long enough."""
@@ -140,9 +141,9 @@ class _Session:
                 elif not told or self._stream.closed:
                     await self._exchange.send(self._control(self._position))
                     told = True
-                if self._stream.closed and self._position == self._stream.tail:
+                if self._told_closed:
                     return
-                if self._position < self._stream.tail:
+                if self._position < self._stream.tail or self._stream.closed:
                     continue
                 await self._wait(limits.heartbeat_s)
 
@@ -200,4 +201,5 @@ class _Session:
         stream = self._stream
         mark = cursor.after(self._echoed, self._live.streams.clock())
         at_tail = position == stream.tail
+        self._told_closed = self._told_closed or (at_tail and stream.closed)
         return sse.Control(position, mark, at_tail, at_tail and stream.closed).event()

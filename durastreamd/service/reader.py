@@ -70,20 +70,32 @@ class Reader:
             raise ProblemError(problems.OFFSET_EXPIRED, detail, fields)
         return position
 
-    async def page(self, view: View, stream: Stream, start: int, bytes_max: int) -> Page:
-        """Return the page that begins at ``start``, or refuse a place inside a message."""
+    async def page(
+        self, view: View, stream: Stream, start: int, bytes_max: int, stop: int | None = None
+    ) -> Page:
+        """Return the page from ``start``, at most to ``stop``; refuse places inside a message."""
         closed = stream.closed
 
-        def find() -> Page | None:
-            if start not in (view.floor, view.tail) and not view.is_boundary(start):
-                return None
-            return Page(start, view.page_end(start, bytes_max), view.tail, closed)
+        def find() -> Page | int:
+            for place in (start, stop):
+                inside = place is not None and view.floor < place < view.tail
+                if place is not None and inside and not view.is_boundary(place):
+                    return place
+            end = view.page_end(start, bytes_max)
+            if stop is not None:
+                end = max(min(end, stop), start)
+            return Page(start, end, view.tail, closed)
 
         found = await self.look(view, find)
-        if found is None:
-            detail = f"Offset {offsets.mint(start)} lies inside a message."
+        if isinstance(found, int):
+            detail = f"Offset {offsets.mint(found)} lies inside a message."
             raise ProblemError(problems.INVALID_OFFSET, detail)
         return found
+
+    async def position_at(self, stream: Stream, time_ms: int) -> int:
+        """Return where the first message written at or after a time begins."""
+        with self._streams.engine.reading(stream) as view:
+            return await self.look(view, partial(view.position_at, time_ms))
 
     async def read(self, view: View, start: int, end: int) -> bytes:
         """Return a range of bytes."""

@@ -1,6 +1,7 @@
 """Catch-up reads and metadata."""
 
 import gzip
+from datetime import timedelta
 from functools import partial
 
 from durastreamd.engine.view import View
@@ -8,13 +9,16 @@ from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.content_type import media_type
-from durastreamd.protocol.requests import ReadHead
+from durastreamd.protocol.requests import EPOCH, ReadHead, accepts_gzip
 from durastreamd.service.answers import CLOSED, Fields, next_offset
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.reader import Page, Reader, array_length
 from durastreamd.streams.registry import Streams
 
 CACHED = (b"Cache-Control", b"public, max-age=60, stale-while-revalidate=300")
+FOR_EVER = (b"Cache-Control", b"public, max-age=31536000, immutable")
+VARIES = (b"Vary", b"Accept-Encoding")
+NDJSON = b"application/x-ndjson"
 NOT_CACHED = (b"Cache-Control", b"no-store")
 UP_TO_DATE = (b"Stream-Up-To-Date", b"true")
 _COMPRESSIBLE = ("text/", "application/json", "application/xml", "application/x-ndjson")
@@ -32,6 +36,11 @@ def metadata(stream: Stream) -> Fields:
         fields.append((b"Stream-TTL", b"%d" % (stream.ttl_ms // 1000)))
     if stream.expires_ms >= 0:
         fields.append((b"Stream-Expires-At", _timestamp(stream.expires_ms).encode()))
+    # Extensions that a client of the base protocol ignores.
+    fields += [
+        (b"Stream-Message-Count", b"%d" % stream.messages),
+        (b"Stream-Byte-Count", b"%d" % (stream.tail - stream.floor)),
+    ]
     if stream.snapshot is not None:
         token = offsets.mint(stream.snapshot.position)
         fields.append((b"Stream-Snapshot-Offset", token.encode()))
@@ -41,9 +50,7 @@ def metadata(stream: Stream) -> Fields:
 
 
 def _timestamp(moment_ms: int) -> str:
-    from datetime import UTC, datetime  # seldom needed
-
-    moment = datetime.fromtimestamp(moment_ms / 1000, UTC)
+    moment = EPOCH + timedelta(milliseconds=moment_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -64,32 +71,52 @@ class Reads:
         """Answer a catch-up read."""
         self._streams.touch(stream)
         start = self._reader.position_of(stream, head.offset)
-        extra = [NOT_CACHED] if head.offset == offsets.NOW else [CACHED]
-        await self.send_page(exchange, stream, start, extra, tagged=head.offset != offsets.NOW)
+        now = head.offset == offsets.NOW
+        extra = [NOT_CACHED] if now else [CACHED]
+        await self.send_page(exchange, stream, start, extra, tagged=not now, stop=head.end)
 
     async def send_page(
-        self, exchange: Exchange, stream: Stream, start: int, extra: Fields, *, tagged: bool
+        self,
+        exchange: Exchange,
+        stream: Stream,
+        start: int,
+        extra: Fields,
+        *,
+        tagged: bool,
+        stop: int | None = None,
     ) -> None:
         """Answer with the page from ``start``, streamed from wherever its bytes are."""
+        limit = self._limits.page_bytes_max
         with self._streams.engine.reading(stream) as view:
-            page = await self._reader.page(view, stream, start, self._limits.page_bytes_max)
-            encoding = "gzip" if self._compresses(exchange, stream, page) else ""
-            fields = [(b"Content-Type", stream.content_type.encode()), next_offset(page.end)]
+            page = await self._reader.page(view, stream, start, limit, stop)
+            lines = stream.json and _wants_lines(exchange)
+            encoding = "gzip" if not lines and self._compresses(exchange, stream, page) else ""
+            kind = NDJSON if lines else stream.content_type.encode()
+            fields = [(b"Content-Type", kind), next_offset(page.end)]
+            if page.end == stop and CACHED in extra:
+                # From a fixed start to a fixed end: these bytes never change.
+                extra = [FOR_EVER]
             if page.up_to_date:
                 fields.append(UP_TO_DATE)
             if page.final:
                 fields.append(CLOSED)
             fields += extra
             if tagged:
-                mark = "-gzip" if encoding else ""
+                mark = "-gzip" if encoding else "-lines" if lines else ""
                 tag = etag(stream, page.start, page.end, closed=page.final, encoding=mark)
                 fields.append((b"ETag", tag))
                 if _matches(exchange, tag):
                     await exchange.respond(304, fields)
                     return
-            if encoding:
+            if lines:
+                fields.append((b"Vary", b"Accept"))
+                await self._send_lines(exchange, view, page, fields)
+            elif encoding:
+                fields.append(VARIES)
                 await self._send_compressed(exchange, stream, view, page, fields)
             else:
+                if self._compressible(stream, page):
+                    fields.append(VARIES)
                 await self._send_plain(exchange, stream, view, page, fields)
 
     async def _send_plain(
@@ -105,6 +132,8 @@ class Reads:
         at = page.start
         while at < page.end:
             end = min(at + limits.piece_bytes, page.end)
+            if page.end - end == 1:
+                end -= 1  # the last piece must hold the last separator whole
             piece = await self._reader.read(view, at, end)
             if stream.json:
                 piece = _array_piece(piece, first=at == page.start, last=end == page.end)
@@ -112,15 +141,27 @@ class Reads:
             at = end
         await exchange.finish()
 
+    async def _send_lines(self, exchange: Exchange, view: View, page: Page, fields: Fields) -> None:
+        """Send JSON messages one to a line: the separator less its comma."""
+        await exchange.start(200, fields)
+        at, held = page.start, b""
+        while at < page.end:
+            end = min(at + self._limits.piece_bytes, page.end)
+            piece = held + await self._reader.read(view, at, end)
+            # A separator may lie across two pieces; its comma waits for the next one.
+            held = b"," if piece.endswith(b",") else b""
+            await exchange.send(piece.removesuffix(held).replace(json_mode.SEPARATOR, b"\n"))
+            at = end
+        await exchange.finish()
+
     def _compresses(self, exchange: Exchange, stream: Stream, page: Page) -> bool:
-        accepted = exchange.request.headers.get(b"accept-encoding", b"")
+        return self._compressible(stream, page) and accepts_gzip(exchange.request.headers)
+
+    def _compressible(self, stream: Stream, page: Page) -> bool:
         size = page.end - page.start
-        return (
-            b"gzip" in accepted
-            and b"gzip;q=0" not in accepted.replace(b" ", b"")
-            and self._limits.gzip_bytes_min <= size <= self._limits.gzip_bytes_max
-            and media_type(stream.content_type).startswith(_COMPRESSIBLE)
-        )
+        return self._limits.gzip_bytes_min <= size <= self._limits.gzip_bytes_max and media_type(
+            stream.content_type
+        ).startswith(_COMPRESSIBLE)
 
     async def _send_compressed(
         self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields
@@ -128,23 +169,28 @@ class Reads:
         data = await self._reader.read(view, page.start, page.end)
         body = json_mode.page(data) if stream.json else data
         packed = await self._streams.blocking(partial(gzip.compress, body, 1, mtime=0))
-        fields += [(b"Content-Encoding", b"gzip"), (b"Vary", b"Accept-Encoding")]
+        fields.append((b"Content-Encoding", b"gzip"))
         await exchange.respond(200, fields, packed)
 
 
 def _array_piece(piece: bytes, *, first: bool, last: bool) -> bytes:
     """Return a piece of a page of JSON messages as part of an array.
 
-    The closing bracket takes the place of the last separator; a piece that ends inside that
-    separator is impossible, since the last piece is longer than it or the page is one piece.
+    The closing bracket takes the place of the last separator.
     """
     if first:
         piece = b"[" + piece
     return piece[: -len(json_mode.SEPARATOR)] + b"]" if last else piece
 
 
+def _wants_lines(exchange: Exchange) -> bool:
+    return NDJSON in exchange.request.headers.get(b"accept", b"")
+
+
 def _matches(exchange: Exchange, tag: bytes) -> bool:
     given = exchange.request.headers.get(b"if-none-match")
     if given is None:
         return False
-    return given.strip() == b"*" or tag in [each.strip() for each in given.split(b",")]
+    # Weak comparison (RFC 9110, 13.1.2): a cache may have weakened the tag.
+    found = [each.strip().removeprefix(b"W/") for each in given.split(b",")]
+    return given.strip() == b"*" or tag in found

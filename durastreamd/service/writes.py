@@ -11,6 +11,7 @@ from durastreamd.model.draft import AppendCommand, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, json_mode, offsets, problems
+from durastreamd.protocol.names import place_of
 from durastreamd.protocol.outcomes import Gone, Malformed, NotFound
 from durastreamd.protocol.requests import (
     AppendHead,
@@ -19,7 +20,6 @@ from durastreamd.protocol.requests import (
     ProblemError,
     append_head,
     create_head,
-    stream_name,
 )
 from durastreamd.service.answers import (
     Answer,
@@ -33,7 +33,6 @@ from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import DeleteCommand
 
-PREFIX = "/v1/stream/"
 _UNSAID_BYTES = 1024 * 1024  # what a body of undeclared length is counted as
 
 
@@ -129,16 +128,19 @@ class Writes:
 
     async def _fork_point(self, key: str, fork: ForkHead) -> ForkPoint:
         """Find the place a fork names; where the fork exists already its words are enough."""
-        path = urlsplit(fork.source).path
-        if not path.startswith(PREFIX):
-            detail = f"Stream-Forked-From is the path of a stream, {PREFIX}..."
-            raise ProblemError(problems.INVALID_FORK, detail)
-        source_key = "/" + stream_name(path[len(PREFIX) :])
-        source = self._streams.find(source_key)
+        source_key = _source_key(fork.source)
         position = _fork_position(fork.offset)
         anchor = -1 if position is None else position
-        if isinstance(self._streams.find(key), Stream):
-            return ForkPoint(source_key, 0, 0, anchor, fork.sub)
+        try:
+            return await self._resolve(source_key, position, fork.sub)
+        except ProblemError:
+            if isinstance(self._streams.find(key), Stream):
+                # Enough to recognise the same request; not enough to make a fork by.
+                return ForkPoint(source_key, -1, 0, anchor, fork.sub)
+            raise
+
+    async def _resolve(self, source_key: str, position: int | None, sub: int) -> ForkPoint:
+        source = self._streams.find(source_key)
         if isinstance(source, NotFound):
             raise ProblemError(problems.NOT_FOUND, "The source of the fork does not exist.")
         if isinstance(source, Gone):
@@ -148,8 +150,8 @@ class Writes:
         if position > source.tail:
             detail = "Stream-Fork-Offset lies past the end of the source."
             raise ProblemError(problems.INVALID_FORK, detail)
-        found = await self._reader.resolve_fork(source, position, fork.sub)
-        return ForkPoint(source_key, *found, anchor, fork.sub)
+        found = await self._reader.resolve_fork(source, position, sub)
+        return ForkPoint(source_key, *found, position, sub)
 
     async def delete(self, key: str) -> Answer:
         """DELETE: the stream ends."""
@@ -163,6 +165,22 @@ class Writes:
         refusal = refusal_of(found)
         assert refusal is not None
         raise refusal
+
+
+def _source_key(source: str) -> str:
+    """Return the key of the stream that Stream-Forked-From names, by its path or its URL."""
+    try:
+        path = urlsplit(source).path
+    except ValueError:
+        path = ""
+    if not path.startswith("/"):
+        detail = "Stream-Forked-From is the path of a stream on this server."
+        raise ProblemError(problems.INVALID_FORK, detail)
+    place = place_of(path)
+    if place.part or place.is_bucket:
+        detail = "Stream-Forked-From names a bucket or a part of a stream, not a stream."
+        raise ProblemError(problems.INVALID_FORK, detail)
+    return place.key
 
 
 def _fork_position(token: str | None) -> int | None:

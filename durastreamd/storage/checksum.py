@@ -26,6 +26,11 @@ def digest(data: bytes | memoryview, base: int, position: int = 0) -> int:
     return xxh3_64_intdigest(data, (base + position) & _MASK)
 
 
+def payload_seed(stream: int, start: int) -> int:
+    """Return the seed for a stream's own bytes at ``start``."""
+    return (stream * _ODD + start) & _MASK
+
+
 def payload_sum(data: bytes | memoryview, stream: int, start: int) -> int:
     """Return the checksum of a stream's own bytes at ``start``."""
     return xxh3_64_intdigest(data, (stream * _ODD + start) & _MASK)

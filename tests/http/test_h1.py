@@ -224,9 +224,8 @@ async def test_a_failing_handler_is_a_500_and_the_connection_serves_on(
         if exchange.request.path == "/split":
             await exchange.respond(200, [(b"X", b"a\r\nSet-Cookie: b")])
 
-    async with running(
-        fail, delivery=delivery, common_headers=[(b"Access-Control-Allow-Origin", b"*")]
-    ) as harness:
+    common = [(b"Access-Control-Allow-Origin", b"*"), (b"X-Content-Type-Options", b"nosniff")]
+    async with running(fail, delivery=delivery, common_headers=common) as harness:
         client = harness.connect()
         for path in (b"raise", b"silent", b"split"):
             response = await client.ask(b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path)

@@ -208,6 +208,22 @@ def test_parser_does_not_depend_on_how_bytes_arrive(text: str, step: int) -> Non
 # --- events: time and place ---
 
 
+@pytest.mark.parametrize("body", [b"", b"the end"])
+async def test_closure_ends_the_events_at_once(
+    autojump_clock: Clock, site: Site, body: bytes
+) -> None:
+    await site.make("s", TEXT, b"hello")
+    follow = Follow(await site.open("s?offset=now&live=sse"))
+    await follow.pair()
+    begun = trio.current_time()
+    await site.add("s", body, {**TEXT, **CLOSE})
+    data, control = await follow.pair()
+    assert (data, control["streamClosed"]) == (body, True)
+    assert "streamCursor" not in control
+    assert await follow.event() is None
+    assert trio.current_time() == begun
+
+
 async def test_quiet_events_have_a_heartbeat_and_an_end(autojump_clock: Clock, site: Site) -> None:
     await site.make("s", TEXT, b"hello")
     follow = Follow(await site.open("s?offset=-1&live=sse"))
@@ -311,6 +327,30 @@ async def test_delivery_on_the_spot_and_by_the_task_interleave(autojump_clock: C
             assert joined(follow) == total
 
 
+async def test_delivery_waits_for_the_rest_of_the_one_before(autojump_clock: Clock) -> None:
+    """The kernel took a part, then its buffer is emptied just when the next batch is committed."""
+    async with serving() as site:
+        await site.make("s", BINARY)
+        follow = Follow(await site.open("s?offset=-1&live=sse", buffer_bytes=4096))
+        await follow.pair()
+        bodies = [bytes([number]) * 30_000 for number in range(80)]
+        for first, second in zip(bodies[::2], bodies[1::2], strict=True):
+            await site.add("s", first, BINARY)  # more than the buffer holds
+            await site.bench.hold()
+            appending = site.connect()
+            await appending.send("POST", "/v1/stream/s", BINARY, second)
+            await wait_all_tasks_blocked()
+            follow.connection.take_nowait()
+            site.bench.writer.release()
+            assert (await appending.whole()).status == 204
+            with trio.move_on_after(1):
+                await follow.pair()
+                await follow.pair()
+        await site.add("s", b"", CLOSE)
+        await follow.to_the_end()
+        assert joined(follow) == b"".join(bodies)
+
+
 def joined(follow: Follow) -> bytes:
     """Return the bytes of all data events; controls must say the same place."""
     found = b""
@@ -336,7 +376,6 @@ async def test_response_that_ends_while_its_reader_stalls_is_not_taken_for_compl
         assert follow.events == []
 
 
-@pytest.mark.xfail(reason="a closure during a send ends the events without streamClosed")
 async def test_reader_that_stalls_during_the_closure_is_told_of_it(autojump_clock: Clock) -> None:
     async with serving() as site:
         await site.make("s", TEXT, b"x" * 100_000)

@@ -20,8 +20,8 @@ from durastreamd.model.records import Producer, Record, Snapshot, Touch
 from durastreamd.model.stream_state import Detail, Stream, check_invariants
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.storage import format as fmt
-from durastreamd.storage.checksum import payload_sum
-from durastreamd.storage.disk import write_new_file
+from durastreamd.storage.blobs import BlobWriter
+from durastreamd.storage.disk import read_file
 from durastreamd.storage.journal import Unwritten
 from tests.support.sim_disk import SimDisk
 
@@ -60,6 +60,10 @@ def dump(engine: Engine) -> Dump:
         data = b"" if stream.gone else view.read(stream.floor, stream.tail)
         ends = () if stream.gone else tuple(end for _, end in view.messages(stream.floor))
         assert ends[-1:] in ((stream.tail,), ())
+        if stream.snapshot is not None and not stream.gone:
+            shown = stream.snapshot
+            path = fmt.snapshot_path(shown.owner, shown.position, shown.serial)
+            assert len(read_file(engine.disk, path)) == shown.size
         found[key] = (
             stream.id,
             stream.content_type,
@@ -196,16 +200,11 @@ class World:
     def publish(self, key: str, position: int, blob: bytes) -> Outcome:
         stream = self.engine.namespace.by_key[key]
         self._serial += 1
-        if not self.disk.exists(fmt.stream_dir(stream.id)):
-            shard = fmt.stream_dir(stream.id).rpartition("/")[0]
-            self.disk.make_directory(shard)
-            self.disk.make_directory(fmt.stream_dir(stream.id))
-            self.disk.sync_directory(fmt.STREAMS_DIR)
-            self.disk.sync_directory(shard)
-        write_new_file(self.disk, fmt.snapshot_path(stream.id, position, self._serial), blob)
-        self.disk.sync_directory(fmt.stream_dir(stream.id))
-        total = payload_sum(blob, stream.id, position)
-        snapshot = Snapshot(stream.id, position, self._serial, "text/plain", len(blob), total)
+        writer = BlobWriter(self.disk, stream.id, position, self._serial)
+        writer.write(blob)
+        writer.finish()
+        place = (stream.id, position, self._serial)
+        snapshot = Snapshot(*place, "text/plain", writer.size, writer.sum)
         outcome, record = self.engine.namespace.decide_publish(key, snapshot, self.now_ms)
         if record:
             self.commit([(record, b"")])

@@ -1,0 +1,128 @@
+"""Bootstrap: the snapshot and every message after it, one multipart answer (extension, section 3).
+
+The body is made as it is sent, a piece at a time, so its size costs no memory. The boundary is
+random and each piece is searched for it before it goes out: an answer that reaches its end is
+proven not to hold it inside a part, one that would is broken off and asked for again.
+"""
+
+import secrets
+from collections.abc import Iterator
+
+from durastreamd.engine.view import View
+from durastreamd.http.exchange import Exchange
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import content_type as ct, json_mode, problems
+from durastreamd.protocol.requests import ProblemError, query_of
+from durastreamd.service.answers import CLOSED, Fields, next_offset
+from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE
+from durastreamd.service.snapshots import PIECE_BYTES, Blob, snapshot_offset
+from durastreamd.streams.registry import Streams
+
+
+class BoundaryFoundError(Exception):
+    """A part holds the boundary; the answer cannot go on."""
+
+
+class Bootstrap:
+    """``{stream}/bootstrap``."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def answer(self, exchange: Exchange, stream: Stream) -> None:
+        """Send everything a client needs to start, as of now."""
+        if "live" in query_of(exchange.request.query):
+            detail = "/bootstrap answers once; follow the stream itself from Stream-Next-Offset."
+            raise ProblemError(problems.BAD_REQUEST, detail)
+        self._streams.touch(stream)
+        boundary = f"durastream-{secrets.token_hex(16)}"
+        fields: Fields = [
+            (b"Content-Type", f"multipart/mixed; boundary={boundary}".encode()),
+            next_offset(stream.tail),
+            UP_TO_DATE,
+            NOT_CACHED,
+        ]
+        if stream.snapshot is None:
+            fields.append((b"Stream-Snapshot-Offset", b"-1"))
+        else:
+            fields.append(snapshot_offset(stream.snapshot.position))
+        if stream.closed:
+            fields.append(CLOSED)
+        with self._streams.engine.reading(stream) as view:
+            pieces = _Pieces(self._streams, stream, view, boundary.encode())
+            try:
+                await exchange.start(200, fields)
+                while exchange.request.method != "HEAD":
+                    piece = await self._streams.blocking(pieces.next)
+                    if piece is None:
+                        break
+                    await exchange.send(piece)
+                await exchange.finish()
+            except BoundaryFoundError:
+                exchange.abort()
+            finally:
+                pieces.release()
+
+
+class _Pieces:
+    """The body, in pieces of about the same size. ``next`` may block."""
+
+    def __init__(self, streams: Streams, stream: Stream, view: View, boundary: bytes) -> None:
+        self._delimiter = b"--" + boundary
+        self._view = view
+        self._stream = stream
+        self._kind = stream.content_type.encode()
+        snapshot = stream.snapshot
+        self._blob = Blob(streams.engine.disk, snapshot) if snapshot is not None else None
+        self._blob_kind = (snapshot.content_type if snapshot is not None else ct.DEFAULT).encode()
+        self._parts = self._body()
+
+    def release(self) -> None:
+        """Give the snapshot's file back."""
+        if self._blob is not None:
+            self._blob.release()
+
+    def next(self) -> bytes | None:
+        """Return the next piece, None after the last."""
+        gathered: list[bytes] = []
+        size = 0
+        for part in self._parts:
+            gathered.append(part)
+            size += len(part)
+            if size >= PIECE_BYTES:
+                break
+        return b"".join(gathered) if gathered else None
+
+    def _head(self, kind: bytes, first: bool = False) -> bytes:  # noqa: FBT001, FBT002
+        start = b"" if first else b"\r\n"
+        return start + self._delimiter + b"\r\nContent-Type: " + kind + b"\r\n\r\n"
+
+    def _body(self) -> Iterator[bytes]:
+        yield self._head(self._blob_kind, first=True)
+        before = b""
+        while self._blob is not None and not self._blob.ended:
+            piece = self._blob.piece()
+            before = self._checked(before + piece)[-len(self._delimiter) :]
+            yield piece
+        for data in self._messages():
+            yield self._head(self._kind)
+            yield self._checked(data)
+        yield b"\r\n" + self._delimiter + b"--\r\n"
+
+    def _messages(self) -> Iterator[bytes]:
+        view, start = self._view, self._stream.floor
+        cut = len(json_mode.SEPARATOR) if self._stream.json else 0
+        for span in view.spans(start):
+            ends = view.boundaries(span)
+            low = max(span.start, start)
+            data = view.read(low, ends[-1])
+            at = low
+            for end in ends:
+                if end > at:
+                    yield data[at - low : end - low - cut]
+                    at = end
+
+    def _checked(self, data: bytes) -> bytes:
+        if self._delimiter in data:
+            raise BoundaryFoundError
+        return data

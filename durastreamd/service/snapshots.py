@@ -1,0 +1,194 @@
+"""Snapshots: publish, redirect, read, delete (extension, section 2)."""
+
+import secrets
+from functools import partial
+
+from durastreamd.errors import WriteFailedError
+from durastreamd.http.errors import BodyTooLargeError
+from durastreamd.http.exchange import Exchange
+from durastreamd.model.records import Snapshot
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import content_type as ct, offsets, outcomes as oc, problems
+from durastreamd.protocol.names import Place
+from durastreamd.protocol.requests import ProblemError, content_type_of
+from durastreamd.service.answers import Fields, next_offset, refusal_of
+from durastreamd.service.buckets import not_allowed
+from durastreamd.service.limits import WriteLimits
+from durastreamd.service.reader import Reader
+from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE
+from durastreamd.storage import format as fmt
+from durastreamd.storage.blobs import BlobCheck, BlobWriter
+from durastreamd.storage.disk import Disk
+from durastreamd.streams.registry import Streams
+from durastreamd.streams.ticket import PublishCommand
+
+PIECE_BYTES = 256 * 1024
+WHOLE = "GET, HEAD, OPTIONS"
+ONE = "PUT, GET, HEAD, DELETE, OPTIONS"
+
+
+def snapshot_offset(position: int) -> tuple[bytes, bytes]:
+    """Return the header that names a snapshot."""
+    return (b"Stream-Snapshot-Offset", offsets.mint(position).encode())
+
+
+class Snapshots:
+    """``{stream}/snapshot`` and ``{stream}/snapshot/{offset}``."""
+
+    def __init__(self, streams: Streams, reader: Reader, limits: WriteLimits) -> None:
+        self._streams = streams
+        self._reader = reader
+        self._limits = limits
+
+    async def answer(self, exchange: Exchange, stream: Stream, place: Place) -> None:
+        """Answer a request for a stream's snapshots."""
+        method = exchange.request.method
+        if place.offset is None:
+            if method not in ("GET", "HEAD"):
+                raise not_allowed(WHOLE)
+            await self._redirect(exchange, stream)
+            return
+        position = offsets.parse(place.offset)
+        if position is None:
+            detail = f"{problems.quoted(place.offset)} is not an offset of this server."
+            raise ProblemError(problems.INVALID_OFFSET, detail)
+        if method == "PUT":
+            await self._publish(exchange, stream, position)
+        elif method in ("GET", "HEAD"):
+            await self._read(exchange, stream, position)
+        elif method == "DELETE":
+            raise self._undeletable(stream, position)
+        else:
+            raise not_allowed(ONE)
+
+    async def _redirect(self, exchange: Exchange, stream: Stream) -> None:
+        if stream.snapshot is None:
+            raise ProblemError(problems.SNAPSHOT_NOT_FOUND, "The stream has no snapshot.")
+        token = offsets.mint(stream.snapshot.position)
+        location = f"{exchange.request.path}/{token}".encode()
+        fields = [(b"Location", location), snapshot_offset(stream.snapshot.position), NOT_CACHED]
+        await exchange.respond(307, fields)
+
+    async def _read(self, exchange: Exchange, stream: Stream, position: int) -> None:
+        snapshot = stream.snapshot
+        if snapshot is None or snapshot.position != position:
+            detail = "There is no snapshot at this offset; it may have been superseded."
+            raise ProblemError(problems.SNAPSHOT_NOT_FOUND, detail)
+        self._streams.touch(stream)
+        fields: Fields = [
+            (b"Content-Type", snapshot.content_type.encode()),
+            snapshot_offset(position),
+            next_offset(position),
+            NOT_CACHED,
+        ]
+        if position == stream.tail:
+            fields.append(UP_TO_DATE)
+        with self._streams.engine.reading(stream):
+            blob = Blob(self._streams.engine.disk, snapshot)
+            try:
+                await exchange.start(200, fields, length=snapshot.size)
+                while exchange.request.method != "HEAD" and not blob.ended:
+                    await exchange.send(await self._streams.blocking(blob.piece))
+                await exchange.finish()
+            finally:
+                blob.release()
+
+    async def _publish(self, exchange: Exchange, stream: Stream, position: int) -> None:
+        await self._check(stream, position)
+        limit = self._limits.snapshot_bytes_max
+        length = exchange.request.content_length
+        if length is not None and length > limit:
+            raise BodyTooLargeError(limit)
+        kind = content_type_of(exchange.request.headers) or ct.DEFAULT
+        disk = self._streams.engine.disk
+        serial = secrets.randbits(63)
+        writer = BlobWriter(disk, stream.id, position, serial)
+        try:
+            await self._upload(exchange, writer, limit)
+            await self._streams.blocking(writer.finish)
+            blob = Snapshot(stream.id, position, serial, kind, writer.size, writer.sum)
+            ticket = self._streams.post(stream.key, PublishCommand(blob))
+        except BaseException:
+            writer.discard()  # nobody has been told of it
+            raise
+        # From here on the record may become durable without us, so a cancellation leaves the blob.
+        try:
+            outcome = await ticket.outcome()
+        except WriteFailedError:
+            writer.discard()
+            raise
+        if not isinstance(outcome, oc.SnapshotPublished):
+            writer.discard()
+            raise _refusal(outcome)
+        fields = [snapshot_offset(position), next_offset(stream.tail)]
+        await exchange.respond(204, fields)
+
+    async def _upload(self, exchange: Exchange, writer: BlobWriter, limit: int) -> None:
+        """Write the body as it comes; appends go on meanwhile."""
+        pending: list[bytes] = []
+        size = 0
+        if exchange.request.has_body:
+            async for chunk in exchange.chunks():
+                pending.append(chunk)
+                size += len(chunk)
+                if writer.size + size > limit:
+                    raise BodyTooLargeError(limit)
+                if size >= PIECE_BYTES:
+                    await self._streams.blocking(partial(writer.write, b"".join(pending)))
+                    pending, size = [], 0
+        await self._streams.blocking(partial(writer.write, b"".join(pending)))
+
+    async def _check(self, stream: Stream, position: int) -> None:
+        """Refuse a place below the floor, above the tail or inside a message, before the body."""
+        if position < stream.floor:
+            raise _refusal(oc.SnapshotTooOld(offsets.Position(stream.floor)))
+        if position > stream.tail:
+            raise _refusal(oc.SnapshotPastTail(offsets.Position(stream.tail)))
+        with self._streams.engine.reading(stream) as view:
+            await self._reader.page(view, stream, position, 1)
+
+    def _undeletable(self, stream: Stream, position: int) -> ProblemError:
+        if stream.snapshot is not None and stream.snapshot.position == position:
+            detail = "The latest snapshot cannot be deleted: /bootstrap would be incomplete."
+            return ProblemError(problems.SNAPSHOT_CONFLICT, detail)
+        detail = "There is no snapshot at this offset; it may have been superseded."
+        return ProblemError(problems.SNAPSHOT_NOT_FOUND, detail)
+
+
+class Blob:
+    """Reads a snapshot piece by piece, verifying as it goes. Every method may block."""
+
+    def __init__(self, disk: Disk, snapshot: Snapshot) -> None:
+        self._disk = disk
+        self._snapshot = snapshot
+        path = fmt.snapshot_path(snapshot.owner, snapshot.position, snapshot.serial)
+        self._handle = disk.open(path)
+        self._check = BlobCheck(snapshot.owner, snapshot.position, path, snapshot.sum)
+        self._at = 0
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether all of it has been read."""
+        return self._at >= self._snapshot.size
+
+    def piece(self) -> bytes:
+        """Return the next piece; the last one only if the whole verifies."""
+        data = self._disk.pread(self._handle, PIECE_BYTES, self._at)
+        self._at += len(data) or self._snapshot.size
+        return self._check.add(data, last=self.ended)
+
+    def release(self) -> None:
+        """Give the file back."""
+        self._disk.release(self._handle)
+
+
+def _refusal(outcome: oc.Outcome) -> ProblemError:
+    if isinstance(outcome, oc.SnapshotTooOld):
+        detail = "The offset lies below what is retained; a newer snapshot is there."
+        return ProblemError(problems.OFFSET_EXPIRED, detail, (next_offset(outcome.floor),))
+    if isinstance(outcome, oc.SnapshotPastTail):
+        detail = "The offset lies past the end of the stream."
+        return ProblemError(problems.SNAPSHOT_CONFLICT, detail, (next_offset(outcome.tail),))
+    refusal = refusal_of(outcome)
+    assert refusal is not None
+    return refusal

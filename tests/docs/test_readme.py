@@ -1,0 +1,48 @@
+"""The README's lines, run as they stand there."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import Daemon
+
+TEXT = (Path(__file__).parent.parent.parent / "README.md").read_text()
+LINES = re.findall(r"^curl .*$", TEXT, re.MULTILINE)
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(shutil.which("curl") is None, reason="not run: no curl"),
+]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path, settings={"reads.sse_s": 1}) as running:
+        yield running
+
+
+def run(line: str, daemon: Daemon) -> str:
+    """Run one line of the README against a server of the test's own."""
+    command = line.replace("http://127.0.0.1:4437", daemon.url).replace("curl ", "curl -sS ", 1)
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=20
+    )
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout
+
+
+def test_every_curl_line_does_what_the_readme_says(daemon: Daemon) -> None:
+    answers = {line: run(line, daemon) for line in LINES}
+    assert len(answers) >= 11
+    for line, answer in answers.items():
+        assert "/errors/" not in answer, (line, answer)
+    found = {line.rsplit("/", 1)[-1]: answer for line, answer in answers.items()}
+    assert found["hello?offset=-1"] == '[{"n": 1}]'
+    assert 'data:[{"n": 1}]' in found["hello?offset=-1&live=sse'"]
+    assert '"stream_id": "run-1"' in found["streams?prefix=run-'"]
+    assert found["snapshot"] == '{"sum": 5}'
+    assert '{"sum": 5}' in found["bootstrap"]

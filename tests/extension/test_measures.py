@@ -1,0 +1,134 @@
+"""Two promises in figures: a page of a large bucket is quick, a bootstrap needs no memory."""
+
+import re
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from durastreamd.model.namespace import CreateCommand, Namespace
+from durastreamd.model.records import BucketChange
+from tests.support.daemon import Daemon
+
+pytestmark = [pytest.mark.slow]
+
+MIB = 1024 * 1024
+STREAM_MIB = 1024
+GROWTH_MIB_MAX = 64
+RATIO_MAX = 5
+
+
+def show(text: str) -> None:
+    """Print past pytest's capturing of passed tests (with -s), and into the report of failed ones."""
+    sys.stdout.write(f"\n{text}\n")
+
+
+def bucket_of(count: int) -> Namespace:
+    """Return a namespace with one bucket of so many streams."""
+    namespace = Namespace()
+    namespace.apply(BucketChange("agents", 1, exists=True), 1)
+    for number in range(count):
+        command = CreateCommand(f"agents/{number:08d}", content_type="text/plain")
+        _, drafted = namespace.decide_create(command, 1)
+        assert drafted is not None
+        namespace.apply(drafted[0], number + 2)
+    return namespace
+
+
+def first_page_s(namespace: Namespace) -> float:
+    """Return the median time of the first page, asked for as the service does."""
+    times = []
+    for _ in range(50):
+        begun = time.perf_counter()
+        page = []
+        for stream in namespace.listing("agents", "", "", len(namespace.by_key)):
+            page.append(stream)
+            if len(page) == 1000:
+                break
+        times.append(time.perf_counter() - begun)
+        assert len(page) == 1000
+    return median(times)
+
+
+def test_the_first_page_of_a_bucket_costs_the_same_however_many_streams_it_has() -> None:
+    small, large = first_page_s(bucket_of(1000)), first_page_s(bucket_of(100_000))
+    show(f"first page: {small * 1e3:.2f} ms of 1,000, {large * 1e3:.2f} ms of 100,000 streams")
+    assert large < RATIO_MAX * small
+
+
+def rss_mib(pid: int, key: str = "VmRSS") -> float:
+    found = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
+    assert found
+    return int(found[1]) / 1024
+
+
+class Watch:
+    """The most memory that a process had while this ran."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.most = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.02):
+            self.most = max(self.most, rss_mib(self.pid))
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def discard(url: str, path: str) -> int:
+    """GET and forget; return how many bytes came."""
+    address = urlsplit(url)
+    assert address.hostname
+    assert address.port
+    received = 0
+    with socket.create_connection((address.hostname, address.port), timeout=60) as sock:
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        first = sock.recv(65536)
+        assert first.startswith(b"HTTP/1.1 200 "), first[:200]
+        received = len(first)
+        while size := len(sock.recv(MIB)):
+            received += size
+    return received
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("message_mib", [0.25, 8])
+def test_a_bootstrap_of_a_gigabyte_is_not_held_in_memory(
+    tmp_path: Path, message_mib: float
+) -> None:
+    octets = {"Content-Type": "application/octet-stream"}
+    body = bytes(range(256)) * int(message_mib * MIB / 256)
+    with Daemon(tmp_path) as daemon, httpx.Client(timeout=60) as client:
+        url = daemon.stream("big")
+        assert client.put(url, headers=octets).status_code == 201
+        for _ in range(int(STREAM_MIB / message_mib)):
+            assert client.post(url, headers=octets, content=body).status_code == 204
+        daemon.restart()
+        discard(daemon.url, "/v1/stream/big?offset=now")
+        before = rss_mib(daemon.pid)
+        with Watch(daemon.pid) as watch:
+            begun = time.perf_counter()
+            received = discard(daemon.url, "/v1/stream/big/bootstrap")
+            spent = time.perf_counter() - begun
+        growth = watch.most - before
+    show(
+        f"bootstrap of {received / MIB:.0f} MiB in messages of {message_mib} MiB: {spent:.1f} s, "
+        f"{received / MIB / spent:.0f} MiB/s, memory {before:.0f} + {growth:.1f} MiB"
+    )
+    assert received > STREAM_MIB * MIB
+    assert growth < GROWTH_MIB_MAX
