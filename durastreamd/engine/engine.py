@@ -30,6 +30,7 @@ from durastreamd.model.records import (
     Touch,
 )
 from durastreamd.model.stream_state import Detail, Stream, apply
+from durastreamd.protocol import Data
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.catalog import CatalogWriter
 from durastreamd.storage.checksum import payload_sum
@@ -75,7 +76,7 @@ class Engine:
 
     # --- writing ---
 
-    def stage(self, record: Record, payload: bytes = b"") -> Unwritten:
+    def stage(self, record: Record, payload: Data = b"") -> Unwritten:
         """Prepare a decided record for the journal."""
         return Unwritten(
             record.stream,

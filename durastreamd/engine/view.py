@@ -313,6 +313,7 @@ def _read_hot(hot: tuple[fmt.StoredFrame, ...], start: int, end: int) -> Iterato
         low, high = max(start, frame.start), min(end, frame.start + frame.size)
         if low < high:
             whole = low == frame.start and high == frame.start + frame.size
-            yield frame.payload if whole else frame.payload[low - frame.start : high - frame.start]
+            part = frame.payload if whole else frame.payload[low - frame.start : high - frame.start]
+            yield part if isinstance(part, bytes) else bytes(part)
         if frame.start >= end:
             return

@@ -100,8 +100,8 @@ class Exchange(ABC):
         self.phase = Phase.UNANSWERED
 
     @abstractmethod
-    async def body(self, bytes_max: int) -> bytes:
-        """Read the whole request body.
+    async def body(self, bytes_max: int) -> bytes | memoryview:
+        """Read the whole request body; a large one is a view of where it was received to.
 
         Raises ``BodyTooLargeError`` above ``bytes_max`` (by Content-Length before anything is
         read), ``BodyTooSlowError`` and ``HungUpError``; a handler need not catch them.

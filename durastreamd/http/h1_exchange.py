@@ -25,6 +25,7 @@ from durastreamd.http.errors import (
     ResponseError,
 )
 from durastreamd.http.exchange import Exchange, Headers, Phase, Request
+from durastreamd.http.gathering import Gathering
 from durastreamd.http.transport import Transport
 
 
@@ -80,7 +81,7 @@ class H1Exchange(Exchange):
 
     # --- The request body ---
 
-    async def body(self, bytes_max: int) -> bytes:
+    async def body(self, bytes_max: int) -> bytes | memoryview:
         """Read the whole request body."""
         bytes_max = min(bytes_max, self._context.limits.body_bytes_max)
         if self._decoder is None:
@@ -95,15 +96,13 @@ class H1Exchange(Exchange):
                 return buffer[:left]
         limits = self._context.limits
         begun = trio.current_time() + limits.body_grace_s
-        pieces: list[bytes] = []
-        total = 0
+        gathering = Gathering(self.request.content_length)
         while not self._body_read():
-            piece = await self._next_piece(begun + total / limits.body_rate_min)
-            total += len(piece)
-            if total > bytes_max:
+            piece = await self._next_piece(begun + gathering.size / limits.body_rate_min)
+            if gathering.size + len(piece) > bytes_max:
                 raise BodyTooLargeError(bytes_max)
-            pieces.append(piece)
-        return b"".join(pieces)
+            gathering.add(piece)
+        return gathering.whole()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Read the request body as it arrives."""

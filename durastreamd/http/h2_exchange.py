@@ -107,7 +107,7 @@ class H2Exchange(Exchange):
 
     # --- The request body ---
 
-    async def body(self, bytes_max: int) -> bytes:
+    async def body(self, bytes_max: int) -> bytes | memoryview:
         """Read the whole request body."""
         limits = self._limits
         bytes_max = min(bytes_max, limits.body_bytes_max)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from durastreamd.model.producers import Verdict, judge
 from durastreamd.model.records import Append, Producer
 from durastreamd.model.stream_state import Stream
-from durastreamd.protocol import content_type
+from durastreamd.protocol import Data, content_type
 from durastreamd.protocol.offsets import Position
 from durastreamd.protocol.outcomes import (
     AlreadyClosed,
@@ -35,7 +35,7 @@ from durastreamd.protocol.outcomes import (
 class Payload(Struct, frozen=True, gc=False):
     """A body in wire form: its bytes and how many messages they are (one, if not JSON)."""
 
-    data: bytes
+    data: Data
     count: int = 1
 
 
@@ -71,7 +71,7 @@ class Draft:
     def __init__(self, stream: Stream, producers_max: int) -> None:
         self._stream = stream
         self._producers_max = producers_max
-        self._parts: list[bytes] = []
+        self._parts: list[Data] = []
         self._lengths: list[int] = []
         self._size = 0
         self._count = 0
@@ -162,7 +162,7 @@ class Draft:
         """Tell whether nothing was accepted."""
         return not (self._parts or self._closes or self._producers)
 
-    def record(self, now_ms: int) -> tuple[Append, bytes]:
+    def record(self, now_ms: int) -> tuple[Append, Data]:
         """Return the one record of all that was accepted, with its payload."""
         stream = self._stream
         payload = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)

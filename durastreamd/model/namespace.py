@@ -34,7 +34,7 @@ from durastreamd.model.records import (
     Touch,
 )
 from durastreamd.model.stream_state import Stream, apply
-from durastreamd.protocol import content_type
+from durastreamd.protocol import Data, content_type
 from durastreamd.protocol.offsets import Position
 from durastreamd.protocol.outcomes import (
     BucketCreated,
@@ -143,7 +143,7 @@ class Namespace:
 
     def decide_create(
         self, command: CreateCommand, now_ms: int
-    ) -> tuple[Outcome, tuple[Create, bytes] | None]:
+    ) -> tuple[Outcome, tuple[Create, Data] | None]:
         """Answer a create; with a record where a stream is to be made."""
         found = self.find(command.key, now_ms)
         if isinstance(found, Gone):
@@ -166,7 +166,7 @@ class Namespace:
 
     def _create(
         self, command: CreateCommand, source: Stream | None, kind: str, now_ms: int
-    ) -> tuple[Outcome, tuple[Create, bytes]]:
+    ) -> tuple[Outcome, tuple[Create, Data]]:
         payload = command.payload if isinstance(command.payload, Payload) else Payload(b"", 0)
         size = len(payload.data)
         ttl_ms, expires_ms = command.ttl_ms, command.expires_ms

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from urllib.parse import urlsplit
 
 from durastreamd.errors import OverloadedError
@@ -10,7 +9,7 @@ from durastreamd.http.exchange import Exchange, Request
 from durastreamd.model.draft import AppendCommand, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.stream_state import Stream
-from durastreamd.protocol import content_type as ct, json_mode, offsets, problems
+from durastreamd.protocol import Data, content_type as ct, json_mode, offsets, problems
 from durastreamd.protocol.names import place_of
 from durastreamd.protocol.outcomes import Gone, Malformed, NotFound
 from durastreamd.protocol.requests import (
@@ -83,15 +82,15 @@ class Writes:
         return answer_append(await self._streams.ask(key, command))
 
     async def _payload(
-        self, content_type: str, body: bytes, *, empty_allowed: bool
+        self, content_type: str, body: Data, *, empty_allowed: bool
     ) -> Payload | Malformed | None:
         if not ct.is_json(content_type):
             return Payload(body)
         try:
             if len(body) <= self._limits.parse_inline_bytes:
-                wire, count = json_mode.split(body)
+                wire, count = json_mode.split(bytes(body))
             else:
-                wire, count = await self._streams.blocking(partial(json_mode.split, body))
+                wire, count = await self._streams.blocking(lambda: json_mode.split(bytes(body)))
         except json_mode.InvalidJsonError as exc:
             reason = str(exc)
             return Malformed("INVALID_JSON", reason[0].upper() + reason[1:] + ".")

@@ -33,7 +33,7 @@ class Disk(Protocol):
     def release(self, handle: int) -> None:
         """Give a handle back."""
 
-    def pwrite(self, handle: int, data: bytes, position: int) -> int:
+    def pwrite(self, handle: int, data: bytes | memoryview, position: int) -> int:
         """Write at a position and return how many bytes were taken, which may be fewer."""
 
     def pread(self, handle: int, size: int, position: int, *, wait: bool = True) -> bytes:
@@ -76,7 +76,7 @@ class Disk(Protocol):
         """Lock a file for this process and return its handle, or raise DirectoryLockedError."""
 
 
-def write_all(disk: Disk, handle: int, data: bytes, position: int) -> None:
+def write_all(disk: Disk, handle: int, data: bytes | memoryview, position: int) -> None:
     """Write all of ``data`` or raise WriteFailedError; the file may then hold a part of it."""
     try:
         taken = disk.pwrite(handle, data, position)
@@ -93,10 +93,10 @@ def write_all(disk: Disk, handle: int, data: bytes, position: int) -> None:
 _COPY_BYTES_MAX = 256 * 1024
 
 
-def coalesce(parts: Iterable[bytes]) -> list[bytes]:
+def coalesce(parts: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
     """Join small pieces to be written one after the other; large ones stay as they are."""
-    joined: list[bytes] = []
-    small: list[bytes] = []
+    joined: list[bytes | memoryview] = []
+    small: list[bytes | memoryview] = []
     size = 0
     for part in parts:
         if size + len(part) > _COPY_BYTES_MAX and small:
@@ -112,7 +112,7 @@ def coalesce(parts: Iterable[bytes]) -> list[bytes]:
     return joined
 
 
-def write_parts(disk: Disk, handle: int, parts: list[bytes], position: int) -> None:
+def write_parts(disk: Disk, handle: int, parts: list[bytes | memoryview], position: int) -> None:
     """Write pieces one after the other, as ``write_all`` does."""
     for part in parts:
         write_all(disk, handle, part, position)
@@ -162,7 +162,7 @@ class RealDisk:
         """See Disk."""
         os.close(handle)
 
-    def pwrite(self, handle: int, data: bytes, position: int) -> int:
+    def pwrite(self, handle: int, data: bytes | memoryview, position: int) -> int:
         """See Disk."""
         return os.pwrite(handle, data, position)
 

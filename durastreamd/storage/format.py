@@ -65,7 +65,7 @@ class StoredFrame(NamedTuple):
     payload_sum: int
     lsn: int
     header: bytes
-    payload: bytes
+    payload: bytes | memoryview
 
 
 def stream_dir(stream: int) -> str:

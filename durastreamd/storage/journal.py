@@ -39,7 +39,7 @@ class Unwritten(NamedTuple):
     ordinal: int
     payload_sum: int
     header: bytes
-    payload: bytes
+    payload: bytes | memoryview
 
 
 class JournalFrame(NamedTuple):
@@ -141,7 +141,7 @@ class JournalWriter:
             raise
         self._disk.release(before[1])
 
-    def encode(self, batch: Iterable[Unwritten]) -> tuple[list[bytes], int]:
+    def encode(self, batch: Iterable[Unwritten]) -> tuple[list[bytes | memoryview], int]:
         """Return a batch as it will stand in the file, in pieces, and the lsn after it."""
         durable = self.next_lsn - 1
         lsn = self.next_lsn
@@ -149,7 +149,7 @@ class JournalWriter:
         previous = self._previous
         base = self._seed
         pack = fmt.FRAME.pack
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         for stream, start, size, time_ms, ordinal, total, header, payload in batch:
             bare = pack(
                 fmt.FRAME_MAGIC,
@@ -172,7 +172,7 @@ class JournalWriter:
             previous = stream
         return coalesce(parts), lsn
 
-    def commit(self, data: list[bytes], next_lsn: int, last_stream: int) -> None:
+    def commit(self, data: list[bytes | memoryview], next_lsn: int, last_stream: int) -> None:
         """Write and sync an encoded batch: step 2 above. Returns only when it is durable."""
         try:
             write_parts(self._disk, self._handle, data, self.length)

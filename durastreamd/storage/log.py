@@ -142,7 +142,7 @@ def _take_back(disk: Disk, path: str) -> None:
         raise SyncFailedError(reason) from exc
 
 
-def _write(disk: Disk, path: str, data: list[bytes], position: int) -> None:
+def _write(disk: Disk, path: str, data: list[bytes | memoryview], position: int) -> None:
     try:
         handle = disk.open(path, write=True)
     except FileNotFoundError:

@@ -41,6 +41,7 @@ from durastreamd.model.draft import AppendCommand, Draft
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Record, Touch
 from durastreamd.model.stream_state import Detail, Stream
+from durastreamd.protocol import Data
 from durastreamd.protocol.outcomes import Deleted, NotFound, Outcome, Touched
 from durastreamd.streams.committer import Committer
 from durastreamd.streams.ticket import (
@@ -245,7 +246,7 @@ class Actor:
             self._draft = draft
             self._committer.submit_open(self._take, self._landed)
 
-    def _take(self) -> tuple[Record, bytes]:
+    def _take(self) -> tuple[Record, Data]:
         """Close the draft: the committer is about to write it."""
         assert self._draft is not None
         record, payload = self._draft.record(self._clock())
@@ -276,7 +277,7 @@ class Actor:
         else:
             ticket.settle(decided)
 
-    def _decide(self, command: Command) -> Outcome | StorageError | tuple[Outcome, Record, bytes]:
+    def _decide(self, command: Command) -> Outcome | StorageError | tuple[Outcome, Record, Data]:
         space, now_ms = self._engine.namespace, self._clock()
         outcome: Outcome
         record: Record | None

@@ -21,12 +21,13 @@ from durastreamd.engine.engine import Engine
 from durastreamd.errors import DurastreamError, StreamStoppedError, WriteFailedError
 from durastreamd.model.records import Append, Mark, Record
 from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import Data
 from durastreamd.storage.journal import Unwritten
 
 Landed = Callable[[DurastreamError | None], None]
 
 
-Take = Callable[[], tuple[Record, bytes]]
+Take = Callable[[], tuple[Record, Data]]
 
 
 class _Pending(NamedTuple):
@@ -118,7 +119,7 @@ class Committer:
         self.batches = 0
         self.records = 0
 
-    def submit(self, record: Record, payload: bytes, landed: Landed) -> None:
+    def submit(self, record: Record, payload: Data, landed: Landed) -> None:
         """Take a decided record; ``landed`` is told when it is durable and applied, or failed.
 
         Records are written and applied in the order they were submitted, so a decision may rely

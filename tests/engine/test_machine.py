@@ -74,7 +74,7 @@ def same_outcome(got: out.Outcome, expected: out.Outcome) -> bool:
 class QuietWorld(World):
     """A world that does not look at its streams when it commits: looking loads what rests."""
 
-    def commit(self, records: list[tuple[Record, bytes]]) -> None:
+    def commit(self, records: list[tuple[Record, bytes | memoryview]]) -> None:
         engine = self.engine
         engine.commit([(record, engine.stage(record, data)) for record, data in records])
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import trio
 from hypothesis import given, settings, strategies as st
@@ -105,7 +105,7 @@ class Reborn(Bench):
     """Streams on a disk that another process left behind; without one, on a new disk."""
 
     def __init__(self, disk: SimDisk | None = None) -> None:
-        self.disk = cast(FaultDisk, disk or FaultDisk())
+        self.disk = cast(Any, disk or FaultDisk())
         self.options = TINY
         self.engine, report = open_engine(
             self.disk, TINY, lambda: b"\x07" * 16, now_ms(), create=disk is None
@@ -248,8 +248,7 @@ class Run:
 
 
 STEPS = st.sampled_from(
-    ["make", "append", "append", "append", "snapshot", "snapshot", "refused", "fork", "delete"]
-    + ["checkpoint", "follow", "follow", "check"]
+    ["make", "append", "append", "append", "snapshot", "snapshot", "refused", "fork", "delete", "checkpoint", "follow", "follow", "check"]
 )
 LIVES = st.lists(st.tuples(st.lists(STEPS, min_size=4, max_size=25), st.booleans()), max_size=4)
 

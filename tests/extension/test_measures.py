@@ -1,12 +1,14 @@
 """Two promises in figures: a page of a large bucket is quick, a bootstrap needs no memory."""
 
 import re
+import shutil
 import socket
 import sys
 import threading
 import time
 from pathlib import Path
 from statistics import median
+from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -25,7 +27,7 @@ RATIO_MAX = 5
 
 
 def show(text: str) -> None:
-    """Print past pytest's capturing of passed tests (with -s), and into the report of failed ones."""
+    """Print a figure: seen with -s, and in the report of a failed test."""
     sys.stdout.write(f"\n{text}\n")
 
 
@@ -63,7 +65,7 @@ def test_the_first_page_of_a_bucket_costs_the_same_however_many_streams_it_has()
 
 
 def rss_mib(pid: int, key: str = "VmRSS") -> float:
-    found = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.M)
+    found = re.search(rf"^{key}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found
     return int(found[1]) / 1024
 
@@ -81,7 +83,7 @@ class Watch:
         while not self._ended.wait(0.02):
             self.most = max(self.most, rss_mib(self.pid))
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -126,6 +128,7 @@ def test_a_bootstrap_of_a_gigabyte_is_not_held_in_memory(
             received = discard(daemon.url, "/v1/stream/big/bootstrap")
             spent = time.perf_counter() - begun
         growth = watch.most - before
+    shutil.rmtree(tmp_path / "data")  # pytest would keep a gigabyte
     show(
         f"bootstrap of {received / MIB:.0f} MiB in messages of {message_mib} MiB: {spent:.1f} s, "
         f"{received / MIB / spent:.0f} MiB/s, memory {before:.0f} + {growth:.1f} MiB"

@@ -5,9 +5,10 @@ import random
 import sys
 from typing import NamedTuple
 
+import h11
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
@@ -21,6 +22,7 @@ from tests.service.harness import (
     PREFIX,
     TEXT,
     Connection,
+    HungUpError,
     Reply,
     Site,
     request_bytes,
@@ -338,10 +340,8 @@ async def test_a_stream_deleted_during_an_upload_is_404(
         assert (await site.raw("HEAD", url)).get("Stream-Snapshot-Offset") is None
 
 
-async def test_a_reader_of_a_snapshot_gets_the_one_it_began_with(
-    site: Site, url: str, autojump_clock: MockClock
-) -> None:
-    assert autojump_clock
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_reader_of_a_snapshot_gets_the_one_it_began_with(site: Site, url: str) -> None:
     await make(site, url, TEXT, b"aaaa", b"bbbb")
     await publish(site, url, token(4), BIG)
     reader = site.connect(4096)
@@ -356,6 +356,24 @@ async def test_a_reader_of_a_snapshot_gets_the_one_it_began_with(
     assert (await site.raw("POST", url, TEXT, b"cccc")).status == 204
     await site.bench.streams.checkpoint()
     assert list(files(site.bench.disk, ".snap").values()) == [5]
+
+
+@pytest.mark.parametrize("rest", [f"snapshot/{token(4)}", "bootstrap"])
+async def test_a_damaged_snapshot_is_never_given_out_as_whole(
+    site: Site, url: str, rest: str
+) -> None:
+    await make(site, url, TEXT, b"aaaa")
+    await publish(site, url, token(4), BIG)
+    (path,) = files(site.bench.disk, ".snap")
+
+    def flip(data: bytearray) -> None:
+        data[1_000_000] ^= 1
+
+    site.bench.disk.damage(path, flip)
+    connection = site.connect()
+    await connection.send("GET", f"{url}/{rest}", None)
+    with pytest.raises((h11.RemoteProtocolError, HungUpError)):
+        await connection.whole()
 
 
 async def test_a_reader_of_messages_is_not_cut_off_by_a_snapshot() -> None:
@@ -445,10 +463,8 @@ async def test_a_fork_below_the_floor_of_its_source_is_410(site: Site, url: str)
         assert (reply.status, reply.json["code"]) == (410, "OFFSET_EXPIRED")
 
 
-async def test_a_live_reader_at_the_tail_goes_on_over_a_snapshot(
-    site: Site, url: str, autojump_clock: MockClock
-) -> None:
-    assert autojump_clock
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_live_reader_at_the_tail_goes_on_over_a_snapshot(site: Site, url: str) -> None:
     await make(site, url, TEXT, b"aaaa")
     events = site.connect()
     await events.send("GET", f"{url}?offset={token(4)}&live=sse", None)

@@ -23,7 +23,7 @@ NOW = 1_750_000_000_000
 OPTIONS = EngineOptions(segment_bytes_max=64, state_every_bytes=200)
 
 
-def commit(engine: Engine, drafted: tuple[Record, bytes] | None) -> None:
+def commit(engine: Engine, drafted: tuple[Record, bytes | memoryview] | None) -> None:
     assert drafted is not None
     engine.commit([(drafted[0], engine.stage(*drafted))])
 

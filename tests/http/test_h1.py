@@ -117,7 +117,7 @@ async def test_100_continue_is_sent_only_when_the_body_is_wanted(delivery: str) 
         if exchange.request.path == "/no":
             await exchange.respond(403, PLAIN, b"no")
         else:
-            await exchange.respond(200, PLAIN, await exchange.body(10))
+            await exchange.respond(200, PLAIN, bytes(await exchange.body(10)))
 
     head = b" HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
     async with running(picky, delivery=delivery) as harness:

@@ -68,7 +68,7 @@ async def test_exchanges_run_side_by_side() -> None:
 @pytest.mark.parametrize("size", [1, 65_536, 3_000_000])
 async def test_large_bodies_pass_both_ways_under_flow_control(size: int) -> None:
     async def mirror(exchange: Exchange) -> None:
-        await exchange.respond(200, PLAIN, await exchange.body(10_000_000))
+        await exchange.respond(200, PLAIN, bytes(await exchange.body(10_000_000)))
 
     body = bytes(range(256)) * (size // 256 + 1)
     async with running(mirror) as harness:
@@ -240,7 +240,7 @@ async def test_host_that_contradicts_the_authority_is_not_served() -> None:
 
 async def test_body_beyond_the_bound_is_a_readable_413() -> None:
     async def small(exchange: Exchange) -> None:
-        await exchange.respond(200, PLAIN, await exchange.body(10))
+        await exchange.respond(200, PLAIN, bytes(await exchange.body(10)))
 
     async with running(small) as harness:
         client = H2Client(harness.connect())

@@ -42,7 +42,7 @@ def close(producer: Producer | None = None, seq: str | None = None) -> AppendCom
     return AppendCommand(None, None, closes=True, producer=producer, seq=seq)
 
 
-def commit(target: Stream, draft: Draft, now_ms: int = NOW) -> tuple[Append, bytes]:
+def commit(target: Stream, draft: Draft, now_ms: int = NOW) -> tuple[Append, bytes | memoryview]:
     record, payload = draft.record(now_ms)
     apply(target, record, target.lsn + 1)
     check_invariants(target)

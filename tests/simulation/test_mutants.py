@@ -26,11 +26,14 @@ from tests.support.crashes import ViolationError, hunt
 from tests.support.sim_disk import SimDisk
 
 Patch = pytest.MonkeyPatch
+Pieces = list[bytes | memoryview]
 Mutant = Callable[[Patch], None]
 
 
 def no_journal_sync(patch: Patch) -> None:
-    def commit(self: journal.JournalWriter, data: list[bytes], next_lsn: int, last: int) -> None:
+    def commit(
+        self: journal.JournalWriter, data: list[bytes | memoryview], next_lsn: int, last: int
+    ) -> None:
         disk_module.write_parts(self._disk, self._handle, data, self.length)
         self.length += sum(map(len, data))
         self.next_lsn, self._previous = next_lsn, last
@@ -41,7 +44,9 @@ def no_journal_sync(patch: Patch) -> None:
 def acknowledged_before_the_sync(patch: Patch) -> None:
     """The batch is synced only when the next one is written."""
 
-    def commit(self: journal.JournalWriter, data: list[bytes], next_lsn: int, last: int) -> None:
+    def commit(
+        self: journal.JournalWriter, data: list[bytes | memoryview], next_lsn: int, last: int
+    ) -> None:
         self._disk.sync(self._handle)
         disk_module.write_parts(self._disk, self._handle, data, self.length)
         self.length += sum(map(len, data))

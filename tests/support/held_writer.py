@@ -92,7 +92,7 @@ class FaultDisk(SimDisk):
             raise OSError(errno.EMFILE, "Too many open files", path)
         return super().open(path, create=create, write=write)
 
-    def pwrite(self, handle: int, data: bytes, position: int) -> int:
+    def pwrite(self, handle: int, data: bytes | memoryview, position: int) -> int:
         if self.full and self._paths[handle].startswith(self.full):
             if not self.room:
                 raise OSError(errno.ENOSPC, "No space left on device")

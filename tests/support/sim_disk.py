@@ -114,7 +114,7 @@ class SimDisk:
         path = self._paths.pop(handle)
         self.locked.discard(path)
 
-    def pwrite(self, handle: int, data: bytes, position: int) -> int:
+    def pwrite(self, handle: int, data: bytes | memoryview, position: int) -> int:
         node = self._handles[handle]
         if position > len(node.live):
             node.live.extend(bytes(position - len(node.live)))

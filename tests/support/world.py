@@ -123,7 +123,7 @@ class World:
             self.points.append(CrashPoint(disk, name, self._history[acked : end + 1]))
         return result
 
-    def commit(self, records: list[tuple[Record, bytes]]) -> None:
+    def commit(self, records: list[tuple[Record, bytes | memoryview]]) -> None:
         """Make records durable and apply them, noting the state after each."""
         engine = self.engine
         batch = [(record, engine.stage(record, payload)) for record, payload in records]
@@ -167,7 +167,7 @@ class World:
     ) -> list[Outcome]:
         """Append to several streams in one batch."""
         outcomes: list[Outcome] = []
-        records: list[tuple[Record, bytes]] = []
+        records: list[tuple[Record, bytes | memoryview]] = []
         for key, bodies, producer, closes, seq in appends:
             stream = self.engine.namespace.find(key, self.now_ms)
             if not isinstance(stream, Stream):

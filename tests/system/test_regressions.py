@@ -156,7 +156,7 @@ async def test_07_dead_writer_ends_the_server_and_nobody_hangs(autojump_clock: C
     bench = Bench()
     tickets: list[Ticket] = []
 
-    def bug(data: list[bytes], next_lsn: int, last_stream: int) -> None:
+    def bug(data: list[bytes | memoryview], next_lsn: int, last_stream: int) -> None:
         del data, next_lsn, last_stream
         message = "a bug in the writer"
         raise ZeroDivisionError(message)
