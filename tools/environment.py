@@ -9,43 +9,53 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".venv"
 STAMP = HOME / "built-from"
-OLDEST = (3, 11)
+
+
+# Prints how long an interpreter takes for a little work, if it can be used at all.
+_PROBE = """
+import ensurepip, sys, timeit, venv
+if sys.version_info[:2] >= (3, 11):
+    print(min(timeit.repeat("for i in range(200_000): x = i % 7", number=1, repeat=5)))
+"""
 
 
 def _interpreter() -> str:
-    """Return a Python that is new enough, or end the program with a plain sentence."""
-    if sys.version_info[:2] >= OLDEST:
-        return sys.executable
-    for name in ("python3.14", "python3.13", "python3.12", "python3.11"):
-        found = shutil.which(name)
-        if found:
-            return found
-    sys.exit("durastreamd needs Python 3.11 or newer; found only " + sys.version.split()[0])
+    """Return the fastest Python that is new enough, or end the program with a plain sentence.
+
+    Builds differ: one without profile-guided optimisation serves a third less.
+    """
+    names = ("/usr/bin/python3", "python3.14", "python3.13", "python3.12", "python3.11")
+    speeds: dict[str, float] = {}
+    for candidate in (sys.executable, *map(shutil.which, names)):
+        if candidate is not None and candidate not in speeds:
+            probe = [candidate, "-c", _PROBE]
+            done = subprocess.run(probe, capture_output=True, text=True, check=False)
+            if done.returncode == 0 and done.stdout.strip():
+                speeds[candidate] = float(done.stdout)
+    if not speeds:
+        found = sys.version.split()[0]
+        sys.exit(f"durastreamd needs Python 3.11 or newer with venv; this is {found}")
+    return min(speeds, key=speeds.__getitem__)
 
 
 def _build(interpreter: str, extras: str) -> None:
     print("building the environment in .venv/ ...", file=sys.stderr, flush=True)
     shutil.rmtree(HOME, ignore_errors=True)
-    if interpreter == sys.executable:
-        venv.create(HOME, with_pip=True, symlinks=True)
-    else:
-        subprocess.run([interpreter, "-m", "venv", str(HOME)], check=True)
+    subprocess.run([interpreter, "-m", "venv", str(HOME)], check=True)
     pip = [str(HOME / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
     subprocess.run([*pip, "install", "-e", f"{ROOT}[{extras}]"], check=True, cwd=ROOT)
 
 
 def prepare(extras: str) -> Path:
     """Return the directory of the environment's commands, building it first where needed."""
-    interpreter = _interpreter()
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + extras.encode()).hexdigest()
     if not STAMP.exists() or STAMP.read_text() != wanted:
-        _build(interpreter, extras)
+        _build(_interpreter(), extras)
         STAMP.write_text(wanted)
     return HOME / "bin"
 

@@ -251,7 +251,7 @@ class H1Exchange(Exchange):
             return True
         if self._length_left is not None and len(data) > self._length_left:
             return False
-        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        framed = _chunk(data) if self._chunked else data
         try:
             sent = self._transport.send_nowait(framed)
         except HungUpError:
@@ -369,6 +369,17 @@ class _UntilHangUp:
     ) -> bool:
         self._context.watch.discard(self._fileno, self._scope)
         return self._scope.__exit__(kind, exc, traceback)
+
+
+_framed: tuple[bytes, bytes] = (b"", b"")
+
+
+def _chunk(data: bytes) -> bytes:
+    """Return ``data`` as a chunk; the same object for the many readers of one event."""
+    global _framed  # A cache of one entry.
+    if _framed[0] is not data:
+        _framed = (data, b"%x\r\n%b\r\n" % (len(data), data))
+    return _framed[1]
 
 
 def _keeps_alive(request: Request) -> bool:

@@ -172,14 +172,13 @@ class _Session:
 
     def _shared(self, start: int, end: int) -> bytes:
         """Return the events of a range up to the tail, made once for all who follow there."""
-        mark = cursor.after(self._echoed, self._live.streams.clock())
 
         def make() -> bytes:
             view = self._live.streams.engine.view(self._stream)
             data = sse.data_event(self._stream.content_type, view.read(start, end))
             return data + self._control(end)
 
-        return self._follower.following.shared((start, end, self._stream.closed, mark), make)
+        return self._follower.following.shared((start, end, self._echoed), make)
 
     async def _catch_up(self) -> bytes:
         """Return the next data event and its control event, from wherever the bytes are."""

@@ -1,7 +1,5 @@
 """Create, append, close, delete: parse, ask the stream's actor, answer."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from durastreamd.errors import OverloadedError
@@ -49,11 +47,13 @@ class Writes:
         request = exchange.request
         _refuse_encoding(request)
         head = append_head(request.headers)
-        with self._claimed(request):
+        claimed = self._claim(request)
+        try:
             return await self._append(exchange, key, head)
+        finally:
+            self._in_flight_bytes -= claimed
 
-    @contextmanager
-    def _claimed(self, request: Request) -> Iterator[None]:
+    def _claim(self, request: Request) -> int:
         """Claim room for a body as long as it is in memory; refuse where there is none."""
         unknown = _UNSAID_BYTES if request.has_body else 0
         size = request.content_length if request.content_length is not None else unknown
@@ -61,10 +61,7 @@ class Writes:
             message = "too many bytes of other requests are under way"
             raise OverloadedError(message)
         self._in_flight_bytes += size
-        try:
-            yield
-        finally:
-            self._in_flight_bytes -= size
+        return size
 
     async def _append(self, exchange: Exchange, key: str, head: AppendHead) -> Answer:
         has_body = exchange.request.has_body
@@ -105,8 +102,11 @@ class Writes:
         request = exchange.request
         _refuse_encoding(request)
         head = create_head(request.headers)
-        with self._claimed(request):
+        claimed = self._claim(request)
+        try:
             return await self._create(exchange, key, head)
+        finally:
+            self._in_flight_bytes -= claimed
 
     async def _create(self, exchange: Exchange, key: str, head: CreateHead) -> Answer:
         request = exchange.request

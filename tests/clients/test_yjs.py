@@ -18,9 +18,9 @@ def test_three_editors_agree_after_compaction_and_a_killed_server(
 ) -> None:
     with Program(prepared_node.script("yjs.mjs", daemon.url, str(EDITS))) as editors:
         first = editors.told("first")
+        editors.tell("edit")
+        editors.told("editing")
         daemon.kill9()
-        editors.tell("down")
-        editors.told("waiting")
         daemon.start()
         editors.tell("up")
         said = editors.told("texts")

@@ -106,9 +106,9 @@ async def test_the_email_package_of_python_reads_the_same_parts(site: Site, url:
     text = f"Content-Type: {reply['Content-Type']}\r\n\r\n".encode() + reply.body
     message = email.message_from_bytes(text)
     assert not message.defects
-    parts = message.get_payload()
-    assert isinstance(parts, list)
-    parts = [part for part in parts if isinstance(part, Message)]
+    payload = message.get_payload()
+    assert isinstance(payload, list)
+    parts = [part for part in payload if isinstance(part, Message)]
     kinds = ["application/json", "text/plain", "text/plain"]
     assert [part.get_content_type() for part in parts] == kinds
     bodies = [b"folded", "z\u00fcrich".encode(), b"three"]

@@ -139,7 +139,6 @@ async def test_lines_are_right_however_the_pieces_fall(piece: int) -> None:
         assert [json.loads(line) for line in lines] == [*expected, {"pretty": [1, 2]}]
 
 
-@pytest.mark.xfail(strict=True, reason="a last piece of one byte is half a separator: no array")
 @pytest.mark.parametrize("piece", [3, 5, 8])
 async def test_arrays_are_right_when_the_last_piece_is_half_a_separator(piece: int) -> None:
     async with serving(Limits(reads=ReadLimits(piece_bytes=piece))) as site:

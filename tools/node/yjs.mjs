@@ -32,6 +32,18 @@ async function join(name, liveMode) {
   return { name, doc, provider }
 }
 
+// What a page does that is loaded again. The provider alone does not get over a dead server: it
+// drops what is edited while YjsServer answers 500, its next producer begins again with the numbers
+// of the one before (all taken for repeats), and YjsServer leaves SSE clients of a dead upstream
+// hanging. A new document has a new producer, and is given all that the old one had.
+async function rejoin({ name, doc, provider }) {
+  provider.destroy()
+  const again = await join(name, provider.liveMode)
+  Y.applyUpdate(again.doc, Y.encodeStateAsUpdate(doc))
+  await again.provider.flush()
+  return again
+}
+
 // Each edit is a transaction of its own: text at changing places, a map entry, now and then a cut.
 async function edit(editor, from, to) {
   const text = editor.doc.getText("text")
@@ -51,23 +63,21 @@ const equal = (...editors) => new Set(editors.map(content)).size === 1
 const snapshot = () => server.getDocumentState("tests", "book/chapter-1")?.snapshotOffset ?? null
 
 const count = Number(edits)
-// Who stays over the restart polls: when its upstream dies, YjsServer leaves SSE clients hanging.
-const ann = await join("ann", "long-poll")
-const bob = await join("bob", "long-poll")
-const dan = await join("dan", "sse")
+let ann = await join("ann", "sse")
+let bob = await join("bob", "long-poll")
 await Promise.all([edit(ann, 0, count), edit(bob, 0, count)])
 await Promise.all([ann.provider.flush(), bob.provider.flush()])
-await until("ann, bob and dan to agree", () => equal(ann, bob, dan))
+await until("ann and bob to agree", () => equal(ann, bob))
 await until("a compaction", () => snapshot() !== null)
-await dan.provider.disconnect()
 say({ first: content(ann).length, snapshot: snapshot() })
 
-await lines.next() // The server is down now; these edits have to wait for it.
-await Promise.all([edit(ann, count, 2 * count), edit(bob, count, 2 * count)])
-say({ waiting: true })
+await lines.next() // The server is killed in the middle of these.
+const editing = Promise.all([edit(ann, count, 2 * count), edit(bob, count, 2 * count)])
+say({ editing: true })
+await editing
 
 await lines.next() // It is up again.
-await Promise.all([ann.provider.flush(), bob.provider.flush()])
+;[ann, bob] = await Promise.all([rejoin(ann), rejoin(bob)])
 await until("ann and bob to agree again", () => equal(ann, bob))
 await edit(ann, 2 * count, 3 * count)
 await ann.provider.flush()
