@@ -8,7 +8,7 @@ answer or a broken connection, never a truncated body that looks complete.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import Enum, auto
 
@@ -108,7 +108,7 @@ class Exchange(ABC):
         """
 
     @abstractmethod
-    def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncGenerator[bytes, None]:
         """Read the request body piece by piece as it arrives. Raises what ``body`` raises."""
 
     @abstractmethod

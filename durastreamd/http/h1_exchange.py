@@ -8,7 +8,7 @@ Three facts make a connection unusable and are never undone: a response that was
 request body too long to be worth discarding, and a send that was interrupted in the middle.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol
@@ -104,7 +104,7 @@ class H1Exchange(Exchange):
             gathering.add(piece)
         return gathering.whole()
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Read the request body as it arrives."""
         bytes_max = self._context.limits.body_bytes_max
         if self._body_left > bytes_max:

@@ -6,7 +6,7 @@ handler takes the body, so what is unread is bounded by the window. What is sent
 client's window under the write deadline: a reader that starves us is reset and its memory is free.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
@@ -122,7 +122,7 @@ class H2Exchange(Exchange):
             pieces.append(piece)
         return b"".join(pieces)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Read the request body as it arrives."""
         bytes_max = self._limits.body_bytes_max
         self._check_length(bytes_max)

@@ -74,9 +74,9 @@ def _on_the_bucket_surface(rest: str) -> Place:
         return Place(f"{bucket}/")
     if below == LISTING:
         return Place(f"{bucket}/", LISTING)
-    first, _, after = below.partition("/")
+    first, more, after = below.partition("/")
     part, offset = "", None
-    if after:
+    if more:
         left, part, offset = _split_part(["", *after.split("/")])
         if left != [""]:
             detail = "A stream's id has no slash; only snapshot and bootstrap may follow it."

@@ -110,7 +110,8 @@ class _Pieces:
         yield b"\r\n" + self._delimiter + b"--\r\n"
 
     def _messages(self) -> Iterator[bytes]:
-        view, start = self._view, self._stream.floor
+        # The view's floor: the stream's own may have moved since this answer began.
+        view, start = self._view, self._view.floor
         cut = len(json_mode.SEPARATOR) if self._stream.json else 0
         for span in view.spans(start):
             ends = view.boundaries(span)

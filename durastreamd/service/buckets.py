@@ -102,7 +102,7 @@ class Buckets:
 
 
 def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LIMIT_MAX:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= LIMIT_MAX:
         detail = f"limit is a number from 1 to {LIMIT_MAX}, not {quoted(text)}."
         raise ProblemError(problems.BAD_REQUEST, detail)
     return int(text)

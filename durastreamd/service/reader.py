@@ -64,7 +64,10 @@ class Reader:
                 detail = f"{problems.quoted(token)} is not an offset of this server."
                 raise ProblemError(problems.INVALID_OFFSET, detail)
             position = min(parsed, stream.tail)
-        if position < stream.floor:
+        # A snapshot makes the start unreadable as such, also one of nothing: what it folds is only
+        # in the snapshot.
+        from_start = token is None or token == offsets.START
+        if position < stream.floor or (from_start and stream.snapshot is not None):
             detail = "The data before the latest snapshot is gone; read /bootstrap, then go on."
             fields = (next_offset(stream.floor),)
             raise ProblemError(problems.OFFSET_EXPIRED, detail, fields)

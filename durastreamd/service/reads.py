@@ -36,10 +36,10 @@ def metadata(stream: Stream) -> Fields:
         fields.append((b"Stream-TTL", b"%d" % (stream.ttl_ms // 1000)))
     if stream.expires_ms >= 0:
         fields.append((b"Stream-Expires-At", _timestamp(stream.expires_ms).encode()))
-    # Extensions that a client of the base protocol ignores.
+    # Extensions that a client of the base protocol ignores: all ever appended, retained or not.
     fields += [
         (b"Stream-Message-Count", b"%d" % stream.messages),
-        (b"Stream-Byte-Count", b"%d" % (stream.tail - stream.floor)),
+        (b"Stream-Byte-Count", b"%d" % stream.tail),
     ]
     if stream.snapshot is not None:
         token = offsets.mint(stream.snapshot.position)
@@ -96,11 +96,14 @@ class Reads:
             if page.end == stop and CACHED in extra:
                 # From a fixed start to a fixed end: these bytes never change.
                 extra = [FOR_EVER]
-            if page.up_to_date:
+            # What a cache may keep for ever must not say how far the stream was at the time.
+            if page.up_to_date and extra != [FOR_EVER]:
                 fields.append(UP_TO_DATE)
-            if page.final:
+            if page.final and extra != [FOR_EVER]:
                 fields.append(CLOSED)
             fields += extra
+            if stream.json:
+                fields.append((b"Vary", b"Accept"))
             if tagged:
                 mark = "-gzip" if encoding else "-lines" if lines else ""
                 tag = etag(stream, page.start, page.end, closed=page.final, encoding=mark)
@@ -109,7 +112,6 @@ class Reads:
                     await exchange.respond(304, fields)
                     return
             if lines:
-                fields.append((b"Vary", b"Accept"))
                 await self._send_lines(exchange, view, page, fields)
             elif encoding:
                 fields.append(VARIES)

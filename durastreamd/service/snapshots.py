@@ -1,6 +1,7 @@
 """Snapshots: publish, redirect, read, delete (extension, section 2)."""
 
 import secrets
+from contextlib import aclosing
 from functools import partial
 
 from durastreamd.errors import WriteFailedError
@@ -110,6 +111,9 @@ class Snapshots:
             ticket = self._streams.post(stream.key, PublishCommand(blob))
         except BaseException:
             writer.discard()  # nobody has been told of it
+            found = self._streams.find(stream.key)
+            if found is not stream:  # its directory may be gone, and the upload with it
+                raise _refusal(found if not isinstance(found, Stream) else oc.NotFound()) from None
             raise
         # From here on the record may become durable without us, so a cancellation leaves the blob.
         try:
@@ -128,14 +132,15 @@ class Snapshots:
         pending: list[bytes] = []
         size = 0
         if exchange.request.has_body:
-            async for chunk in exchange.chunks():
-                pending.append(chunk)
-                size += len(chunk)
-                if writer.size + size > limit:
-                    raise BodyTooLargeError(limit)
-                if size >= PIECE_BYTES:
-                    await self._streams.blocking(partial(writer.write, b"".join(pending)))
-                    pending, size = [], 0
+            async with aclosing(exchange.chunks()) as chunks:
+                async for chunk in chunks:
+                    pending.append(chunk)
+                    size += len(chunk)
+                    if writer.size + size > limit:
+                        raise BodyTooLargeError(limit)
+                    if size >= PIECE_BYTES:
+                        await self._streams.blocking(partial(writer.write, b"".join(pending)))
+                        pending, size = [], 0
         await self._streams.blocking(partial(writer.write, b"".join(pending)))
 
     async def _check(self, stream: Stream, position: int) -> None:

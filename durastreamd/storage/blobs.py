@@ -43,10 +43,13 @@ class BlobWriter:
         return self._disk.open(self.path, create=True, write=True)
 
     def finish(self) -> None:
-        """Make the blob durable, name and all."""
+        """Make the blob durable, name and all; raise WriteFailedError if its stream is gone."""
         self._disk.sync(self._handle)
         self._disk.release(self._handle)
         self._handle = -1
+        if not self._disk.exists(self.path):
+            reason = f"{self.path} was removed with its stream"
+            raise WriteFailedError(reason)
         # The directory may have been made by a flush that no checkpoint has synced yet.
         directory = fmt.stream_dir(self._stream)
         for path in (directory, directory.rpartition("/")[0], fmt.STREAMS_DIR):

@@ -204,13 +204,6 @@ async def test_messages_appended_while_it_is_sent_are_left_to_the_tail(
     assert tail.body == b"later"
 
 
-SKIPS = pytest.mark.xfail(
-    strict=True,
-    reason="messages begin at the floor as it is when the blob has been sent, not as it was",
-)
-
-
-@SKIPS
 @pytest.mark.usefixtures("autojump_clock")
 async def test_it_ends_with_what_it_began_with_when_a_snapshot_is_published_meanwhile(
     site: Site, url: str
@@ -248,6 +241,26 @@ async def test_large_messages_are_read_to_the_end_after_a_snapshot_freed_them() 
         await site.bench.streams.checkpoint()
         reply = await reader.whole()
         assert [part.body for part in bootstrapped(reply)][1:] == pieces
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_an_sse_reader_that_a_snapshot_overtakes_is_sent_to_bootstrap(
+    site: Site, url: str
+) -> None:
+    await make(site, url, BINARY, *(BIG[at : at + 65536] for at in range(0, len(BIG), 65536)))
+    reader = site.connect(4096)
+    await reader.send("GET", f"{url}?offset=-1&live=sse", None)
+    await reader.head()
+    await publish(site, url, token(len(BIG)), b"folded")
+    text = b""
+    with pytest.raises(h11.RemoteProtocolError):
+        while not reader.reply.ended:
+            text += await reader.step()
+    assert text.endswith(b"\n\n"), "broken off between two events"
+    reached = text.rpartition(b"id: ")[2].decode().strip()
+    assert 0 < int(reached) < len(BIG)
+    assert (await site.raw("GET", f"{url}?offset={reached}&live=sse")).status == 410
+    assert bootstrapped(await site.raw("GET", f"{url}/bootstrap")) == [Part(OCTETS, b"folded")]
 
 
 async def test_the_parser_of_these_tests_knows_the_example_of_rfc_2046() -> None:

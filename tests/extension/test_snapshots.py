@@ -32,9 +32,6 @@ from tests.service.harness import (
 SMALL = Limits(writes=WriteLimits(snapshot_bytes_max=10))
 FITS, LARGE = b"x" * 10, b"x" * 11
 BIG = random.Random(1).randbytes(2 * 1024 * 1024)
-DIRECTORY_GONE = pytest.mark.xfail(
-    strict=True, reason="the checkpoint removes the directory under the upload: 500, not 404"
-)
 URLS = (PREFIX + "notes/doc", f"/{BUCKET}/doc")
 
 
@@ -192,7 +189,6 @@ async def test_a_read_from_the_snapshot_on_gives_messages_and_no_snapshot_bytes(
     assert (at_tail.status, at_tail.body, at_tail.next) == (200, b"", token(12))
 
 
-@pytest.mark.xfail(strict=True, reason="a snapshot at offset 0 leaves -1 readable: 200, not 410")
 async def test_after_a_snapshot_at_the_very_start_minus_one_is_410_too(
     site: Site, url: str
 ) -> None:
@@ -290,7 +286,6 @@ async def test_a_chunked_upload_that_grows_too_large_is_413_and_leaves_nothing()
     gc.collect()
 
 
-@pytest.mark.xfail(strict=True, reason="exchange.chunks() is left to the garbage collector")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_an_upload_that_is_refused_closes_the_generator_of_its_body(
     monkeypatch: pytest.MonkeyPatch,
@@ -318,7 +313,7 @@ async def test_the_slower_of_two_uploads_finds_itself_outdated(site: Site, url: 
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made anew"])
-@pytest.mark.parametrize("checkpoint", [False, pytest.param(True, marks=DIRECTORY_GONE)])
+@pytest.mark.parametrize("checkpoint", [False, True])
 async def test_a_stream_deleted_during_an_upload_is_404(
     site: Site, url: str, *, again: bool, checkpoint: bool
 ) -> None:
