@@ -207,7 +207,7 @@ def test_fork_inherits_a_lifetime_only_when_it_asks_for_none(
 
 
 @pytest.mark.parametrize(
-    ("position", "code"), [(-1, "EXPIRED"), (3, "EXPIRED"), (4, ""), (9, ""), (10, "INVALID")]
+    ("position", "code"), [(-1, "INVALID"), (3, "EXPIRED"), (4, ""), (9, ""), (10, "INVALID")]
 )
 def test_fork_lies_between_the_floor_and_the_tail(space: Space, position: int, code: str) -> None:
     space.create("/a", payload=Payload(b"123456789"))
