@@ -79,6 +79,8 @@ def open_data(config: Config, *, init: bool) -> Engine:
     create = init or not root.exists()
     try:
         root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        if create and not any(root.iterdir()):
+            root.chmod(DIRECTORY_MODE)
     except OSError as exc:
         message = f"cannot use the data directory {root}: {exc.strerror}"
         raise DataDirectoryError(message) from exc
@@ -99,22 +101,18 @@ async def serve(config: Config, ready: Callable[[list[str]], None], *, init: boo
         listeners = listeners_of(config)
         server = Server(listeners, config.http, common_headers=app.common_headers())
         names = addresses(listeners)
-        async with streams.running():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(app.lag.run)
-                await nursery.start(server.serve, app)
-                ready(names)
-                await _stop_signal()
-                await _drain(server, app, nursery)
+        # Signals are caught before anybody is told that the server is there to be stopped.
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with streams.running():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(app.lag.run)
+                    await nursery.start(server.serve, app)
+                    ready(names)
+                    number = await anext(signals)
+                    logger.info("stopping on %s", signal.Signals(number).name)
+                    await _drain(server, app, nursery)
     finally:
         engine.release()
-
-
-async def _stop_signal() -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for number in signals:
-            logger.info("stopping on %s", signal.Signals(number).name)
-            return
 
 
 async def _drain(server: Server, app: App, nursery: trio.Nursery) -> None:

@@ -46,3 +46,10 @@ def test_every_curl_line_does_what_the_readme_says(daemon: Daemon) -> None:
     assert '"stream_id": "run-1"' in found["streams?prefix=run-'"]
     assert found["snapshot"] == '{"sum": 5}'
     assert '{"sum": 5}' in found["bootstrap"]
+
+
+def test_the_data_directory_is_for_its_owner_alone(daemon: Daemon) -> None:
+    root = daemon.home / "data"
+    assert root.stat().st_mode & 0o777 == 0o700
+    for path in root.rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
