@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.daemon import Daemon
 
-TEXT = (Path(__file__).parent.parent.parent / "README.md").read_text()
+TOP = Path(__file__).parent.parent.parent
+TEXT = (TOP / "README.md").read_text()
 LINES = re.findall(r"^curl .*$", TEXT, re.MULTILINE)
 
 pytestmark = [
@@ -46,6 +47,12 @@ def test_every_curl_line_does_what_the_readme_says(daemon: Daemon) -> None:
     assert '"stream_id": "run-1"' in found["streams?prefix=run-'"]
     assert found["snapshot"] == '{"sum": 5}'
     assert '{"sum": 5}' in found["bootstrap"]
+
+
+def test_the_curl_lines_of_the_architecture_are_among_those() -> None:
+    shown = re.findall(r"`(curl [^`]*)`", (TOP / "ARCHITECTURE.md").read_text())
+    assert shown
+    assert set(shown) <= set(LINES)
 
 
 def test_the_data_directory_is_for_its_owner_alone(daemon: Daemon) -> None:
