@@ -44,7 +44,11 @@ const scenarios = {
       for await (const chunk of response.bodyStream()) seen.push(...chunk)
     })()
     await handle.append(all.slice(100, 200))
-    await handle.close({ body: all.slice(200) })
+    // Not in the closing request: this client now and then drops data that comes with the end, also
+    // from the npm server. tests/service and the conformance suite cover that case without it.
+    await handle.append(all.slice(200))
+    while (seen.length < all.length) await sleep(5)
+    await handle.close()
     await reading
     say({ seen })
   },
