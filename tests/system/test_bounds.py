@@ -180,7 +180,7 @@ async def test_event_loop_is_not_held_by_big_appends(tmp_path: Path) -> None:
     async with measured(tmp_path) as (lag, _, port):
         await client("append", port, 6)
         found = lag.figures("6 appends of 64 MiB")
-    assert found.p99_at_any_moment < LAG_S_MAX, str(found)
+    assert found.p99 < LAG_S_MAX, str(found)
 
 
 def create(port: int) -> int:
