@@ -12,7 +12,7 @@ finds out what is on the disk.
 
 import queue
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
 
 import trio
 
@@ -22,7 +22,7 @@ from durastreamd.errors import DurastreamError, StreamStoppedError, WriteFailedE
 from durastreamd.model.records import Append, Mark, Record
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
-from durastreamd.storage.journal import Unwritten
+from durastreamd.storage.format import StoredFrame
 
 Landed = Callable[[DurastreamError | None], None]
 
@@ -30,10 +30,7 @@ Landed = Callable[[DurastreamError | None], None]
 Take = Callable[[], tuple[Record, Data]]
 
 
-class _Pending(NamedTuple):
-    record: Record
-    unwritten: Unwritten
-    landed: Landed
+_Pending = tuple[Record, Landed]
 
 
 Work = Callable[[], None]
@@ -111,6 +108,7 @@ class Committer:
         self._on_rotated = on_rotated
         self._waiting: list[tuple[Take, Landed]] = []
         self._flying: list[_Pending] = []
+        self._frames: list[StoredFrame] = []
         self._scheduled = False
         self._busy = False
         self.checkpointing = False
@@ -162,18 +160,14 @@ class Committer:
             return
         self._busy = True
         batch, self._waiting = self._waiting, []
-        self._flying = [self._close(take, landed) for take, landed in batch]
-        data, next_lsn = engine.journal.encode([pending.unwritten for pending in self._flying])
-        last = self._flying[-1].record.stream
-
-        def work() -> None:
-            engine.journal.commit(data, next_lsn, last)
-
-        self._writer.put(work, self._landed)
-
-    def _close(self, take: Take, landed: Landed) -> _Pending:
-        record, payload = take()
-        return _Pending(record, self._engine.stage(record, payload), landed)
+        journal, stage = engine.journal, engine.stage
+        frames: list[StoredFrame] = []
+        for lsn, (take, landed) in enumerate(batch, journal.next_lsn):
+            record, payload = take()
+            self._flying.append((record, landed))
+            frames.append(stage(record, payload, lsn))
+        self._frames = frames
+        self._writer.put(partial(journal.commit, frames, journal.encode(frames)), self._landed)
 
     def _rotated(self, error: WriteFailedError | None) -> None:
         self._busy = False
@@ -196,35 +190,34 @@ class Committer:
 
     def _fail_waiting(self, error: DurastreamError) -> None:
         batch, self._waiting = self._waiting, []
-        self._settle([self._close(take, landed) for take, landed in batch], error)
+        self._fail([(take()[0], landed) for take, landed in batch], error)
 
     def _landed(self, error: WriteFailedError | None) -> None:
         batch, self._flying = self._flying, []
         self._busy = False
-        self._settle(batch, error)
+        if error is not None:
+            self._fail(batch, error)
+        elif batch:  # if not, it was given up meanwhile: the server is stopping
+            self._settle(batch)
         if self._waiting:
             self._schedule()
 
-    def _settle(self, batch: list[_Pending], error: DurastreamError | None) -> None:
-        engine = self._engine
-        if not batch:
-            return  # given up meanwhile: the server is stopping
-        release = engine.namespace.release
-        if error is not None:
-            for record, _, landed in batch:
-                release(record)
-                landed(error)
-            return
-        self._marked = isinstance(batch[-1].record, Mark)
+    def _fail(self, batch: list[_Pending], error: DurastreamError) -> None:
+        for record, landed in batch:
+            self._engine.namespace.release(record)
+            landed(error)
+
+    def _settle(self, batch: list[_Pending]) -> None:
+        self._marked = isinstance(batch[-1][0], Mark)
         self.batches += 1
         self.records += len(batch)
-        lsn = engine.journal.next_lsn - len(batch)
-        for record, unwritten, landed in batch:
-            if not isinstance(record, Append):
-                release(record)
-            self._on_applied(record, engine.applied(record, unwritten, lsn))
+        applied, on_applied = self._engine.applied, self._on_applied
+        for (record, landed), frame in zip(batch, self._frames, strict=True):
+            if type(record) is not Append:
+                self._engine.namespace.release(record)
+            on_applied(record, applied(record, frame))
             landed(None)
-            lsn += 1
+        self._frames = []
         self._on_batch()
 
     def abandon(self) -> None:
@@ -235,5 +228,5 @@ class Committer:
         error = StreamStoppedError("the server stopped before the outcome was known")
         self._fail_waiting(error)
         flying, self._flying = self._flying, []
-        for _, _, landed in flying:
+        for _, landed in flying:
             landed(error)
