@@ -99,7 +99,9 @@ async def serve(config: Config, ready: Callable[[list[str]], None], *, init: boo
     app = App(streams, Limits(config.reads, config.writes, config.cors))
     try:
         listeners = listeners_of(config)
-        server = Server(listeners, config.http, common_headers=app.common_headers())
+        server = Server(
+            listeners, config.http, common_headers=app.common_headers(), quick=app.quick
+        )
         names = addresses(listeners)
         # Signals are caught before anybody is told that the server is there to be stopped.
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
