@@ -98,7 +98,7 @@ class Streams:
         if self._nursery is None:
             message = "the server is not running"
             raise StreamStoppedError(message)
-        actor = self._actors.get(key) or self._start(key, self._nursery)
+        actor = self._actors.get(key) or self._make(key)
         actor.used_at = self._now
         ticket = Ticket(command)
         try:
@@ -155,14 +155,16 @@ class Streams:
 
     # --- living ---
 
-    def _start(self, key: str, nursery: trio.Nursery) -> Actor:
-        actor = Actor(
-            key, self.engine, self.committer, self.clock, self.blocking, self.limits.mailbox_max
-        )
-        self._actors[key] = actor
-        nursery.start_soon(actor.run, name=f"stream {key}")
+    def _make(self, key: str) -> Actor:
+        most = self.limits.mailbox_max
+        parts = (self.engine, self.committer, self.clock, self.blocking, self._spawn, most)
+        actor = self._actors[key] = Actor(key, *parts)
         self.actors_started += 1
         return actor
+
+    def _spawn(self, actor: Actor) -> None:
+        assert self._nursery is not None, "only while the server runs"
+        self._nursery.start_soon(actor.run, name=f"stream {actor.key}")
 
     async def blocking(self, job: Callable[[], T]) -> T:
         """Run a job that touches the disk, off the event loop where there are threads."""
