@@ -1,0 +1,169 @@
+"""A disk that may be written without being changed: writes stay in memory, above a real one.
+
+Opening a data directory recovers it, which writes. Through an overlay the same code opens a backup,
+a read-only mount or the directory of a running server, and leaves no trace: no lock, no new file.
+What it costs is memory for what recovery writes, which the journal's size bounds.
+
+Beside a running server a file may go between two looks at the directory. That raises a
+FileNotFoundError or CorruptDataError here; the answer to both is to open again, with a new overlay.
+"""
+
+import errno
+import itertools
+
+from durastreamd.storage.disk import Disk
+
+
+class _File:
+    """One file: what the base has of it, up to a length, under what was written since."""
+
+    def __init__(self, base: Disk, handle: int | None) -> None:
+        self._base = base
+        self._handle = handle
+        self._kept = base.size(handle) if handle is not None else 0
+        self._patches: list[tuple[int, bytearray]] = []
+        self.size = self._kept
+
+    def write(self, data: bytes | memoryview, position: int) -> None:
+        start, last = self._patches[-1] if self._patches else (0, None)
+        if last is not None and start + len(last) == position:
+            last += data
+        else:
+            self._patches.append((position, bytearray(data)))
+        self.size = max(self.size, position + len(data))
+
+    def truncate(self, size: int) -> None:
+        self._kept = min(self._kept, size)
+        self._patches = [
+            (start, patch[: size - start]) for start, patch in self._patches if start < size
+        ]
+        self.size = size
+
+    def read(self, size: int, position: int, *, wait: bool) -> bytes:
+        end = min(position + size, self.size)
+        if position >= end:
+            return b""
+        below = b""
+        if self._handle is not None and position < self._kept:
+            wanted = min(end, self._kept) - position
+            below = self._base.pread(self._handle, wanted, position, wait=wait)
+        over = [(s, p) for s, p in self._patches if s < end and s + len(p) > position]
+        if not over and len(below) == end - position:
+            return below
+        found = bytearray(below.ljust(end - position, b"\0"))
+        for start, patch in over:
+            first, last = max(start, position), min(start + len(patch), end)
+            found[first - position : last - position] = patch[first - start : last - start]
+        return bytes(found)
+
+    def release(self) -> None:
+        if self._handle is not None:
+            self._base.release(self._handle)
+            self._handle = None
+
+
+class OverlayDisk:
+    """A Disk over another one, which it only reads."""
+
+    def __init__(self, base: Disk) -> None:
+        self._base = base
+        self._changed: dict[str, _File | None] = {}  # by path; None: the name is gone
+        self._directories: set[str] = set()
+        self._open: dict[int, _File] = {}
+        self._numbers = itertools.count(1)
+
+    def open(self, path: str, *, create: bool = False, write: bool = False) -> int:
+        """See Disk."""
+        there = self.exists(path)
+        if create and there:
+            raise FileExistsError(errno.EEXIST, "exists", path)
+        if not there and not (create and self.exists(path.rpartition("/")[0])):
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        file = self._changed.get(path)
+        if file is None:
+            file = _File(self._base, None if create else self._base.open(path))
+            if create or write:
+                self._changed[path] = file
+        number = next(self._numbers)
+        self._open[number] = file
+        return number
+
+    def release(self, handle: int) -> None:
+        """See Disk."""
+        file = self._open.pop(handle)
+        if not any(file is other for other in (*self._changed.values(), *self._open.values())):
+            file.release()
+
+    def pwrite(self, handle: int, data: bytes | memoryview, position: int) -> int:
+        """See Disk."""
+        self._open[handle].write(data, position)
+        return len(data)
+
+    def pread(self, handle: int, size: int, position: int, *, wait: bool = True) -> bytes:
+        """See Disk."""
+        return self._open[handle].read(size, position, wait=wait)
+
+    def size(self, handle: int) -> int:
+        """See Disk."""
+        return self._open[handle].size
+
+    def truncate(self, handle: int, size: int) -> None:
+        """See Disk."""
+        self._open[handle].truncate(size)
+
+    def sync(self, handle: int) -> None:
+        """Nothing here outlives the process."""
+
+    def sync_directory(self, path: str) -> None:
+        """Nothing here outlives the process."""
+
+    def sync_everything(self) -> None:
+        """Nothing here outlives the process."""
+
+    def rename(self, source: str, target: str) -> None:
+        """See Disk."""
+        if source not in self._changed:
+            self._changed[source] = _File(self._base, self._base.open(source))
+        self._changed[target] = self._changed[source]
+        self._changed[source] = None
+
+    def unlink(self, path: str) -> None:
+        """See Disk."""
+        if not self.exists(path):
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self._changed[path] = None
+
+    def make_directory(self, path: str) -> None:
+        """See Disk."""
+        self._changed.pop(path, None)
+        self._directories.add(path)
+
+    def remove_directory(self, path: str) -> None:
+        """See Disk."""
+        if self.names(path):
+            raise OSError(errno.ENOTEMPTY, "not empty", path)
+        self._directories.discard(path)
+        self._changed[path] = None
+
+    def names(self, path: str) -> list[str]:
+        """See Disk."""
+        found = set(self._base.names(path))
+        for changed, file in self._changed.items():
+            folder, _, name = changed.rpartition("/")
+            if folder == path:
+                (found.discard if file is None else found.add)(name)
+        for directory in self._directories:
+            folder, _, name = directory.rpartition("/")
+            if folder == path:
+                found.add(name)
+        return sorted(found)
+
+    def exists(self, path: str) -> bool:
+        """See Disk."""
+        if path in self._changed:
+            return self._changed[path] is not None
+        return not path or path in self._directories or self._base.exists(path)
+
+    def lock(self, path: str) -> int:
+        """Return a handle without locking: nobody is disturbed by a reader."""
+        return self.open(path)
