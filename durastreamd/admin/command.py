@@ -6,16 +6,20 @@ from typing import NamedTuple
 
 from durastreamd.admin.console import Console
 
-# In the manual page as a table; sysexits.h where it has a word for it.
+# The table EXIT STATUS of the manual page; sysexits.h where it has a word for it.
 OK = 0
 FOUND = 1  # verify, repair: only what a crash leaves behind (torn ends)
-USAGE = 64
-CORRUPT = 65  # verify, repair: damage
-NO_INPUT = 66  # no such data directory, stream or file
+USAGE = 64  # the command line is wrong
+CORRUPT = 65  # damage: found by verify or repair, or met on the way
+NO_INPUT = 66  # no such data directory, stream, offset or file
 UNAVAILABLE = 69  # tail, top: no server there
-IO_ERROR = 74
+INTERNAL = 70  # a bug: the traceback is on standard error
+IO_ERROR = 74  # the disk or the file system failed
 LOCKED = 75  # another process holds the data directory
-CONFIG = 78
+REFUSED = 77  # tail, top: the server wants another token
+CONFIG = 78  # the configuration file is wrong
+INTERRUPTED = 130  # SIGINT
+BROKEN_PIPE = 141  # whoever read standard output has gone, as `head` does
 
 
 class CommandError(Exception):

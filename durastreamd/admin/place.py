@@ -5,6 +5,7 @@ from pathlib import Path
 
 from durastreamd.admin.command import NO_INPUT, USAGE, CommandError
 from durastreamd.config import load
+from durastreamd.engine.options import EngineOptions
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 
@@ -32,3 +33,8 @@ def disk_of(args: argparse.Namespace) -> RealDisk:
         text = f"{root} is not a durastreamd data directory: it has no {fmt.IDENTITY_FILE} file"
         raise CommandError(NO_INPUT, text)
     return disk
+
+
+def options_of(args: argparse.Namespace) -> EngineOptions:
+    """Return the engine's options: the configuration's, or the defaults."""
+    return load(args.config, []).engine if args.config is not None else EngineOptions()

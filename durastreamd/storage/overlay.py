@@ -12,15 +12,22 @@ import errno
 import itertools
 
 from durastreamd.storage.disk import Disk
+from durastreamd.storage.handles import HandleTable
+
+HANDLES_MAX = 256
 
 
 class _File:
     """One file: what the base has of it, up to a length, under what was written since."""
 
-    def __init__(self, base: Disk, handle: int | None) -> None:
+    def __init__(self, base: Disk, handles: HandleTable, path: str | None) -> None:
         self._base = base
-        self._handle = handle
-        self._kept = base.size(handle) if handle is not None else 0
+        self._handles = handles
+        self._path = path
+        self._kept = 0
+        if path is not None:
+            with handles.pinned(path) as handle:
+                self._kept = base.size(handle)
         self._patches: list[tuple[int, bytearray]] = []
         self.size = self._kept
 
@@ -44,9 +51,10 @@ class _File:
         if position >= end:
             return b""
         below = b""
-        if self._handle is not None and position < self._kept:
+        if self._path is not None and position < self._kept:
             wanted = min(end, self._kept) - position
-            below = self._base.pread(self._handle, wanted, position, wait=wait)
+            with self._handles.pinned(self._path) as handle:
+                below = self._base.pread(handle, wanted, position, wait=wait)
         over = [(s, p) for s, p in self._patches if s < end and s + len(p) > position]
         if not over and len(below) == end - position:
             return below
@@ -56,21 +64,25 @@ class _File:
             found[first - position : last - position] = patch[first - start : last - start]
         return bytes(found)
 
-    def release(self) -> None:
-        if self._handle is not None:
-            self._base.release(self._handle)
-            self._handle = None
-
 
 class OverlayDisk:
     """A Disk over another one, which it only reads."""
 
     def __init__(self, base: Disk) -> None:
         self._base = base
+        # Recovery changes as many files as the journal names; no more than these are open at once.
+        self._handles = HandleTable(base, HANDLES_MAX)
         self._changed: dict[str, _File | None] = {}  # by path; None: the name is gone
         self._directories: set[str] = set()
+        self._touched: dict[str, set[str]] = {}  # by folder: the names the two above speak of
         self._open: dict[int, _File] = {}
         self._numbers = itertools.count(1)
+
+    def _change(self, path: str, file: _File | None) -> None:
+        """Have a name stand for a file of ours from now on, or for none."""
+        self._changed[path] = file
+        folder, _, name = path.rpartition("/")
+        self._touched.setdefault(folder, set()).add(name)
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> int:
         """See Disk."""
@@ -81,18 +93,16 @@ class OverlayDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         file = self._changed.get(path)
         if file is None:
-            file = _File(self._base, None if create else self._base.open(path))
+            file = _File(self._base, self._handles, None if create else path)
             if create or write:
-                self._changed[path] = file
+                self._change(path, file)
         number = next(self._numbers)
         self._open[number] = file
         return number
 
     def release(self, handle: int) -> None:
         """See Disk."""
-        file = self._open.pop(handle)
-        if not any(file is other for other in (*self._changed.values(), *self._open.values())):
-            file.release()
+        del self._open[handle]
 
     def pwrite(self, handle: int, data: bytes | memoryview, position: int) -> int:
         """See Disk."""
@@ -122,20 +132,20 @@ class OverlayDisk:
 
     def rename(self, source: str, target: str) -> None:
         """See Disk."""
-        if source not in self._changed:
-            self._changed[source] = _File(self._base, self._base.open(source))
-        self._changed[target] = self._changed[source]
-        self._changed[source] = None
+        found = self._changed.get(source)
+        self._change(target, found or _File(self._base, self._handles, source))
+        self._change(source, None)
 
     def unlink(self, path: str) -> None:
         """See Disk."""
         if not self.exists(path):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        self._changed[path] = None
+        self._change(path, None)
 
     def make_directory(self, path: str) -> None:
         """See Disk."""
-        self._changed.pop(path, None)
+        self._change(path, None)
+        del self._changed[path]
         self._directories.add(path)
 
     def remove_directory(self, path: str) -> None:
@@ -143,19 +153,15 @@ class OverlayDisk:
         if self.names(path):
             raise OSError(errno.ENOTEMPTY, "not empty", path)
         self._directories.discard(path)
-        self._changed[path] = None
+        self._change(path, None)
 
     def names(self, path: str) -> list[str]:
         """See Disk."""
         found = set(self._base.names(path))
-        for changed, file in self._changed.items():
-            folder, _, name = changed.rpartition("/")
-            if folder == path:
-                (found.discard if file is None else found.add)(name)
-        for directory in self._directories:
-            folder, _, name = directory.rpartition("/")
-            if folder == path:
-                found.add(name)
+        for name in self._touched.get(path, ()):
+            whole = f"{path}/{name}" if path else name
+            there = self._changed[whole] is not None if whole in self._changed else True
+            (found.add if there else found.discard)(name)
         return sorted(found)
 
     def exists(self, path: str) -> bool:

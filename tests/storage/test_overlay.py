@@ -1,5 +1,6 @@
 """An overlay opens what a real disk would, and leaves what is below it as it was."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.storage.disk import Disk, RealDisk, read_file, write_all
-from durastreamd.storage.overlay import OverlayDisk
+from durastreamd.storage.overlay import HANDLES_MAX, OverlayDisk
 from tests.golden.test_golden import HERE as GOLDEN, NOW
 from tests.support.sim_disk import SimDisk
 
@@ -110,3 +111,15 @@ def test_a_part_of_a_patched_file_is_read_from_both(tmp_path: Path) -> None:
     disk.release(handle)
     with pytest.raises(KeyError):
         disk.size(handle)
+
+
+def test_no_more_files_are_open_than_the_bound_however_many_are_written(tmp_path: Path) -> None:
+    disk = OverlayDisk(RealDisk(str(tmp_path)))
+    count = 2 * HANDLES_MAX
+    for number in range(count):
+        (tmp_path / f"{number}").write_bytes(b"below")
+        handle = disk.open(f"{number}", write=True)
+        write_all(disk, handle, b"B", 0)
+        disk.release(handle)
+    assert len(os.listdir("/proc/self/fd")) < HANDLES_MAX + 64
+    assert {read_file(disk, f"{number}") for number in range(count)} == {b"Below"}
