@@ -22,6 +22,8 @@ from durastreamd.admin.command import (
     CommandError,
 )
 from durastreamd.admin.console import Console
+from durastreamd.admin.exporting import COMMAND as EXPORT
+from durastreamd.admin.importing import COMMAND as IMPORT
 from durastreamd.config import ConfigError
 from durastreamd.errors import (
     CorruptDataError,
@@ -31,7 +33,7 @@ from durastreamd.errors import (
     StreamDamagedError,
 )
 
-COMMANDS: tuple[Command, ...] = ()
+COMMANDS: tuple[Command, ...] = (EXPORT, IMPORT)
 
 # By the first kind that fits.
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
