@@ -248,14 +248,13 @@ def readable(engine: Engine, stream: Stream, start: int, end: int | None = None)
     closure are not the fork's. Times never decrease, even where a clock did between two streams.
     """
     end = stream.tail if end is None else end
+    last = 0
     if start < stream.fork_position:
         source = engine.namespace.by_id[stream.source]
-        last = 0
         for batch in readable(engine, source, start, min(stream.fork_position, end)):
-            last = batch.time_ms
-            yield batch._replace(closes=False, seq=None, producers=())
-    else:
-        last = 0
+            if batch.data:
+                last = batch.time_ms
+                yield batch._replace(closes=False, seq=None, producers=())
     for _, record, payload in _walk(engine, stream, max(start, stream.fork_position)):
         if record is None:
             continue
