@@ -70,17 +70,23 @@ class Staging:
         self._protect()
 
     def _protect(self) -> None:
-        """Have the catalogue order the removal of what was not finished."""
+        """Have the catalogue order the removal of what was not finished.
+
+        Touches come before the commit and lie past it: at no moment is there none to be replayed.
+        """
         engine = self.engine
-        removals = [f"stream {number}" for number in self._reserved]
-        commit = Commit(
-            engine.applied_lsn, engine.journal.number, engine.namespace.next_id, removals
-        )
-        engine.catalog.append([], commit)
+        lsn = engine.applied_lsn
         for writer in self._longer:
-            stream = engine.namespace.by_id[writer.stream.id]
-            touch = Touch(stream.id, stream.tail, stream.accessed_ms, stream.messages)
-            engine.commit([(touch, engine.stage(touch))])
+            self._touch(writer)
+        removals = [f"stream {number}" for number in self._reserved]
+        commit = Commit(lsn, engine.journal.number, engine.namespace.next_id, removals)
+        engine.catalog.append([], commit)
+
+    def _touch(self, writer: "StreamWriter") -> None:
+        """Journal that a stream is at work, so that the next start looks at its files."""
+        stream = self.engine.namespace.by_id[writer.stream.id]
+        touch = Touch(stream.id, stream.tail, stream.accessed_ms, stream.messages)
+        self.engine.commit([(touch, self.engine.stage(touch))])
 
     def next_lsn(self) -> int:
         """Return an lsn for a record: that of a mark."""
@@ -117,7 +123,7 @@ class Staging:
         copy.detail = Detail() if stream.plain else engine.load_detail(stream)
         writer = StreamWriter(self, copy, engine.placements[stream.id], begun=True)
         self._longer.append(writer)
-        self._protect()
+        self._touch(writer)
         return writer
 
     def make_bucket(self, name: str, created_ms: int) -> bool:
