@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn
 
 from durastreamd import __version__
+from durastreamd.admin.backup import BACKUP, RESTORE
 from durastreamd.admin.command import (
     BROKEN_PIPE,
     CONFIG,
@@ -33,7 +34,7 @@ from durastreamd.errors import (
     StreamDamagedError,
 )
 
-COMMANDS: tuple[Command, ...] = (EXPORT, IMPORT)
+COMMANDS: tuple[Command, ...] = (EXPORT, IMPORT, BACKUP, RESTORE)
 
 # By the first kind that fits.
 STATUSES: tuple[tuple[type[Exception], int], ...] = (

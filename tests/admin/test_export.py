@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import itertools
 import random
 
 import cbor2
@@ -33,10 +34,8 @@ def exported(engine: Engine, streams: list[Stream] | None = None) -> bytes:
     return out.getvalue()
 
 
-def imported(
-    engine: Engine, data: bytes, args: argparse.Namespace = CBOR, **renames: str
-) -> None:
-    bring_in(engine, args, (io.BytesIO(data), "export.cbor"), renames)
+def imported(engine: Engine, data: bytes, renames: dict[str, str] | None = None) -> None:
+    bring_in(engine, CBOR, (io.BytesIO(data), "export.cbor"), renames or {})
 
 
 def without_ids(found: Dump) -> Dump:
@@ -181,15 +180,15 @@ def test_what_is_there_already_stays_and_names_do_not_clash() -> None:
     world = filled()
     data = exported(world.engine)
     before = dump(world.engine)
-    with pytest.raises(CommandError, match="4 of 4 streams are there already: .*nothing was"):
+    with pytest.raises(CommandError, match=r"4 of 4 streams are there already: .*nothing was"):
         imported(world.engine, data)
     with pytest.raises(CommandError, match="holds no stream /nope"):
-        imported(world.engine, data, **{"/nope": "/other"})
+        imported(world.engine, data, {"/nope": "/other"})
     assert dump(world.engine) == before
     one = exported(world.engine, [world.engine.namespace.by_key["/fork"]])
     with pytest.raises(CommandError, match="cannot be a stream's name"):
-        imported(world.engine, one, **{"/fork": "UPPER/x"})
-    imported(world.engine, one, **{"/fork": "news/fork"})
+        imported(world.engine, one, {"/fork": "UPPER/x"})
+    imported(world.engine, one, {"/fork": "news/fork"})
     after = without_ids(dump(world.engine))
     assert after.pop("bucket news") == (1,)
     twin = after.pop("news/fork")
@@ -201,7 +200,7 @@ def test_an_export_begins_with_self_described_cbor_and_every_tool_can_read_it() 
     data = exported(filled().engine)
     assert data.startswith(SELF_DESCRIBED)
     stream = io.BytesIO(data)
-    kinds = []
+    kinds: list[str] = []
     decoder = cbor2.CBORDecoder(stream)
     while stream.tell() < len(data) or not kinds or kinds[-1] != "end":
         item = decoder.decode()
@@ -258,7 +257,7 @@ def test_a_flipped_bit_is_found_in_its_item(draw: st.DataObject) -> None:
 def test_an_item_left_out_or_repeated_is_found() -> None:
     starts = [*item_starts(SAMPLE), len(SAMPLE)]
     engine, _ = start(SimDisk(), create=True)
-    for number, (low, high) in enumerate(zip(starts, starts[1:], strict=False)):
+    for number, (low, high) in enumerate(itertools.pairwise(starts)):
         for bad in (SAMPLE[:low] + SAMPLE[high:], SAMPLE[:high] + SAMPLE[low:]):
             with pytest.raises(CommandError, match="byte"):
                 imported(engine, bad)
@@ -348,7 +347,7 @@ AFTER = [after_import(*way) for way in WAYS]
     persistent=st.booleans(),
 )
 def test_a_failing_disk_leaves_nothing_or_everything(
-    way: int, at: int, fault: int | str, persistent: bool
+    way: int, at: int, fault: int | str, *, persistent: bool
 ) -> None:
     args, data = WAYS[way]
     disk = FaultDisk()
