@@ -77,7 +77,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
                     "`dsadmin backup` first, then export from the backup"
                 )
                 raise CommandError(IO_ERROR, text) from exc
-    console.note(f"exported {len(streams)} stream{'s' * (len(streams) != 1)}, {total} bytes")
+    if args.output:
+        many = "s" * (len(streams) != 1)
+        console.note(f"exported {len(streams)} stream{many}, {total} bytes, to {args.output}")
     return OK
 
 

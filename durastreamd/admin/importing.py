@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, console: Console) -> int:
     else:
         console.note(
             f"imported {totals.streams} stream{'s' * (totals.streams != 1)}, "
-            f"{totals.records} records, {totals.data_bytes} bytes"
+            f"{totals.messages} message{'s' * (totals.messages != 1)}, {totals.data_bytes} bytes"
         )
     return OK
 

@@ -38,6 +38,7 @@ class Totals(NamedTuple):
     """How much was brought in."""
 
     streams: int
+    messages: int
     records: int
     data_bytes: int
 
@@ -56,6 +57,7 @@ class Staging:
         self._longer: list[StreamWriter] = []
         self._buckets: dict[str, int] = {}
         self._finishing = False
+        self.messages = 0
         self.records = 0
         self.data_bytes = 0
 
@@ -160,7 +162,8 @@ class Staging:
             # What comes after the commit (old journal files go) is left to the next start.
             if engine.catalog.checkpoint == before:
                 raise
-        return Totals(len(self._made) + len(self._longer), self.records, self.data_bytes)
+        streams = len(self._made) + len(self._longer)
+        return Totals(streams, self.messages, self.records, self.data_bytes)
 
     def abandon(self) -> None:
         """Take everything back; if that fails, too, the next start does it.
@@ -206,6 +209,7 @@ class StreamWriter:
         lsn = self._staging.next_lsn()
         apply(self.stream, record, lsn)
         self._gather(record, payload, lsn)
+        self._staging.messages += record.count
         self._staging.records += 1
         self._staging.data_bytes += record.size
         full = len(self._frames) >= _GATHERED_RECORDS_MAX
