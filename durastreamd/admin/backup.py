@@ -76,7 +76,7 @@ def run_backup(args: argparse.Namespace, console: Console) -> int:
         first = survey(disk)
         total = sum(max(one.size, 0) for one in first.wanted)
         with console.working("backup", total) as advance:
-            moment = take(disk, tree, draft, options_of(args), first, advance)
+            moment, amiss = take(disk, tree, draft, options_of(args), first, advance)
         about = tree.finish(moment, began_ms, now_ms())
         _swap(draft, target)
     except BaseException:
@@ -84,7 +84,9 @@ def run_backup(args: argparse.Namespace, console: Console) -> int:
         raise
     beside = ", beside the running daemon" if running else ""
     _tell(console, about, tree.copied_bytes, f"backed up to {target}{beside}")
-    return OK
+    for text in amiss:
+        console.note(f"damaged in the data directory itself, and so in the backup: {text}")
+    return CORRUPT if amiss else OK
 
 
 def take(
@@ -94,15 +96,19 @@ def take(
     options: EngineOptions,
     moment: Survey,
     advance: Callable[[int], None] = lambda _: None,
-) -> Survey:
-    """Copy one moment of a directory, the first that holds; return which."""
+) -> tuple[Survey, list[str]]:
+    """Copy one moment of a directory, the first that holds; return which, and what it lacks.
+
+    What is missing though nothing has changed is not on its way: it is damage, older than this.
+    """
     missing = [""]
     for _ in range(MOMENTS_MAX):
         tree.take(moment, advance)
         missing = _missing(RealDisk(str(draft)), options, moment)
-        if not missing:
-            return moment
-        moment = survey(disk)
+        later = survey(disk) if missing else moment
+        if later == moment:
+            return moment, missing
+        moment = later
     text = (
         f"files went as fast as they were copied, at last {missing[0]}; "
         f"gave up after {MOMENTS_MAX} moments. Try again when fewer streams are deleted"
