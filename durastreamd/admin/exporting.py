@@ -71,9 +71,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         with _output(args, console) as out, console.working("export", total) as advance:
             try:
                 _write(args, found, streams, out, advance)
-            except FileNotFoundError as exc:
+            except (FileNotFoundError, CorruptDataError) as exc:
+                if not found.running:
+                    raise
                 text = (
-                    f"{exc.filename} went while it was read: the daemon has removed it; "
+                    f"{exc}; the daemon may have removed it meanwhile: "
                     "`dsadmin backup` first, then export from the backup"
                 )
                 raise CommandError(IO_ERROR, text) from exc
@@ -198,6 +200,11 @@ def export_lines(
     is_text = media_type(stream.content_type).startswith("text/")
     name = json.dumps(stream.key, ensure_ascii=False)
     for batch in readable(engine, stream, stream.floor):
+        if stream.json and not envelope:
+            # Messages hold no line ends, so every separator is one between messages.
+            out.write(batch.data.replace(SEPARATOR, b"\n"))
+            advance(len(batch.data))
+            continue
         lines: list[bytes] = []
         for at, message in messages(batch):
             kind, value = _value(stream, message, is_text=is_text)

@@ -176,36 +176,34 @@ def raw_batches(source: BinaryIO, name: str, content_type: str) -> Iterator[Arri
 
 def _whole_characters(data: bytes) -> int:
     """Return where to cut UTF-8 so that no character is in two pieces."""
-    cut = len(data)
-    while cut > len(data) - 4 and data[cut - 1] & 0xC0 == 0x80:
-        cut -= 1
-    whole = data[cut - 1] < 0x80
-    return len(data) if whole else cut - 1
+    for back in range(1, 5):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            needs = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(data) if needs <= back else len(data) - back
+    return len(data)  # not UTF-8 at all
 
 
 def _array_batches(source: BinaryIO, name: str) -> Iterator[Arrived]:
     """Cut a JSON array at line ends where what came before is a run of whole messages.
 
-    Our own exports have one message per line. Of other files lines are gathered until they parse.
+    Our own exports have one message per line. Of other files lines are gathered until they parse,
+    tried ever more rarely, so that a long message does not take the square of its length.
     """
-    held = source.readline(MESSAGE_BYTES_MAX).lstrip(b" \t\r\n")
-    if not held.startswith(b"["):
-        raise _no_array(name, "it does not begin with [")
-    held = held[1:]
-    while True:
-        line = source.readline(MESSAGE_BYTES_MAX)
-        if not line:
-            break
+    held = _opening(source, name)
+    tried = 0
+    while line := source.readline(MESSAGE_BYTES_MAX):
         held += line
         if len(held) > MESSAGE_BYTES_MAX:
             raise _no_array(name, f"a message is longer than {MESSAGE_BYTES_MAX} bytes")
-        if len(held) < BATCH_BYTES_MAX:
+        if len(held) < max(BATCH_BYTES_MAX, tried + tried // 64):
             continue
         body, comma, rest = held.rpartition(SEPARATOR)
         found = _messages_of(body) if comma else None
+        tried = len(held)
         if found is not None:
             yield found
-            held = rest
+            held, tried = rest, 0
     body = held.rstrip(b" \t\r\n")
     if not body.endswith(b"]"):
         raise _no_array(name, "it does not end with ]")
@@ -214,6 +212,16 @@ def _array_batches(source: BinaryIO, name: str) -> Iterator[Arrived]:
         if found is None:
             raise _no_array(name, "it is not valid JSON")
         yield found
+
+
+def _opening(source: BinaryIO, name: str) -> bytes:
+    """Return the first line after its bracket."""
+    held = b""
+    while not held and (line := source.readline(MESSAGE_BYTES_MAX)):
+        held = line.lstrip(b" \t\r\n")
+    if not held.startswith(b"["):
+        raise _no_array(name, "it does not begin with [")
+    return held[1:]
 
 
 def _messages_of(body: bytes) -> Arrived | None:

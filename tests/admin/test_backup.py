@@ -41,7 +41,7 @@ def dsadmin(*arguments: object) -> tuple[int, str, str]:
     out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
     status = main([str(argument) for argument in arguments], Console(out, err))
     out.flush()
-    return status, out.buffer.getvalue().decode(), err.getvalue()  # type: ignore[attr-defined]
+    return status, out.buffer.getvalue().decode(), err.getvalue()
 
 
 @contextmanager
@@ -100,7 +100,7 @@ class LiveWorld(World):
             self.history.append(dump(self.engine))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), between=st.sampled_from((0.05, 0.3, 1.0)), again=st.booleans())
 def test_a_backup_is_one_moment_whatever_happens_between_two_files(
     tmp_path_factory: pytest.TempPathFactory, seed: int, between: float, *, again: bool
