@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn
 
 from durastreamd import __version__
+from durastreamd.admin import cat, decode_offset, info, ls
 from durastreamd.admin.command import (
     BROKEN_PIPE,
     CONFIG,
@@ -31,7 +32,12 @@ from durastreamd.errors import (
     StreamDamagedError,
 )
 
-COMMANDS: tuple[Command, ...] = ()
+COMMANDS: tuple[Command, ...] = (
+    ls.COMMAND,
+    info.COMMAND,
+    cat.COMMAND,
+    decode_offset.COMMAND,
+)
 
 # By the first kind that fits.
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
