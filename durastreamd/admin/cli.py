@@ -9,7 +9,7 @@ import sys
 from typing import NoReturn
 
 from durastreamd import __version__
-from durastreamd.admin import cat, decode_offset, info, ls
+from durastreamd.admin import cat, decode_offset, dump, info, ls, tail, top
 from durastreamd.admin.command import (
     BROKEN_PIPE,
     CONFIG,
@@ -36,7 +36,10 @@ COMMANDS: tuple[Command, ...] = (
     ls.COMMAND,
     info.COMMAND,
     cat.COMMAND,
+    dump.COMMAND,
     decode_offset.COMMAND,
+    tail.COMMAND,
+    top.COMMAND,
 )
 
 # By the first kind that fits.

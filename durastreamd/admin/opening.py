@@ -142,7 +142,7 @@ def find_stream(namespace: Namespace, name: str) -> Stream:
     A name is, in this order: a key as ``ls`` shows it (``/path`` or ``bucket/stream``), a path
     without its slash, a URL or its path, an id as the directories under streams/ have it.
     """
-    for key in _keys(name):
+    for key in keys_of(name):
         stream = namespace.by_key.get(key)
         if stream is not None:
             return stream  # type: ignore[no-any-return]  # sortedcontainers is untyped
@@ -153,7 +153,7 @@ def find_stream(namespace: Namespace, name: str) -> Stream:
     raise CommandError(NO_INPUT, f"there is no stream {name}{_nearest(namespace, name)}")
 
 
-def _keys(name: str) -> Iterator[str]:
+def keys_of(name: str) -> Iterator[str]:
     """Yield the keys a name may stand for, the likeliest first."""
     yield name
     yield f"/{name}"
