@@ -39,6 +39,7 @@ def members(found: Opened, stream: Stream) -> dict[str, object]:
     """Return what there is to say about a stream, as JSON has it."""
     segments = [_segment(found, stream, base) for base in _bases(found.engine, stream)]
     stored = found.stored.get(stream.id)
+    last = stored.base if stored is not None and stored.made else -1
     about = listed(stream, found)
     about["directory"] = fmt.stream_dir(stream.id)
     about["lifetime"] = _lifetime(stream)
@@ -51,7 +52,7 @@ def members(found: Opened, stream: Stream) -> dict[str, object]:
     about["snapshot"] = _snapshot(found, stream)
     about["fork_of"] = _source(found, stream)
     about["forks"] = _forks(found, stream)
-    about["segments"] = [segment.members() for segment in segments]
+    about["segments"] = [segment.members() for segment in segments if segment.base <= last]
     return about
 
 
@@ -111,7 +112,10 @@ def _forks(found: Opened, stream: Stream) -> list[dict[str, object]]:
 
 
 class _Segment(NamedTuple):
-    """One segment with its index; ``pending`` counts records that only the journal has."""
+    """A segment with its index, as far as a checkpoint covers it; the journal has the rest.
+
+    ``pending`` counts the records of the rest.
+    """
 
     base: int
     size: int
@@ -154,11 +158,15 @@ def _segment(found: Opened, stream: Stream, base: int) -> _Segment:
             if entry.is_state:
                 states += 1
                 continue
+            if stored is None or (base, entry.position) >= (stored.base, stored.index_bytes):
+                pending += 1
+                continue
             records += 1
             times = [*times[:1], entry.frame.time_ms]
-            pending += stored is None or (base, entry.position) >= (stored.base, stored.index_bytes)
     except CorruptDataError as exc:
         damage = str(exc)
+    if stored is not None and base == stored.base:
+        size, length = stored.segment_bytes, stored.index_bytes
     first, last = (times[0], times[-1]) if times else (None, None)
     return _Segment(base, size, length or 0, records, states, pending, first, last, damage)
 

@@ -26,7 +26,7 @@ _STREAMS = (
     show.Column("BYTES", number=True),
     show.Column("MESSAGES", number=True),
     show.Column("WRITTEN"),
-    show.Column("TYPE"),
+    show.Column("TYPE", gives=True),
 )
 _BUCKETS = (show.Column("BUCKET"), show.Column("STREAMS", number=True), show.Column("MADE"))
 
@@ -104,7 +104,9 @@ def _row(stream: Stream, now_ms: int, *, short: bool) -> list[str]:
         state_of(stream, now_ms),
         show.size(retained) if short else str(retained),
         str(stream.messages),
-        show.moment(stream.written_ms)[:19] + "Z" if short else show.moment(stream.written_ms),
+        show.moment(stream.written_ms)[:16].replace("T", " ")
+        if short
+        else show.moment(stream.written_ms),
         show.name(stream.content_type).replace(" ", ""),
     ]
 

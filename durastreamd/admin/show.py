@@ -4,21 +4,24 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from rich.console import JustifyMethod
-from rich.table import Table
 from rich.text import Text
 
 from durastreamd.admin.console import Console
 from durastreamd.protocol.requests import EPOCH
 
+_LAST_MIN = 8  # columns: less says nothing
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Column(NamedTuple):
-    """A column: its heading, and whether numbers stand in it."""
+    """A column: its heading, and whether numbers stand in it.
+
+    The last one may give way where a terminal is narrow.
+    """
 
     heading: str
     number: bool = False
+    gives: bool = False
 
 
 def name(text: str) -> str:
@@ -53,35 +56,35 @@ def plural(count: int, word: str) -> str:
 
 
 def table(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table: with lines on a terminal, as aligned columns elsewhere."""
-    if console.on_terminal:
-        _rich_table(console, columns, rows)
-        return
+    """Write aligned columns under their headings, with colours where somebody looks."""
     lines = [[column.heading for column in columns], *rows]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    for line in lines:
-        cells = [
-            cell.rjust(width) if column.number else cell.ljust(width)
-            for cell, width, column in zip(line, widths, columns, strict=True)
-        ]
-        console.line("  ".join(cells).rstrip())
+    if not console.on_terminal:
+        for line in lines:
+            console.line("  ".join(_padded(line, widths, columns)).rstrip())
+        return
+    rich = console.rich()
+    room = rich.width - sum(widths[:-1]) - 2 * len(widths[:-1])
+    if columns[-1].gives and room >= _LAST_MIN:
+        widths[-1] = min(widths[-1], room)
+    for number, line in enumerate(lines):
+        cells = [*line[:-1], _cut(line[-1], widths[-1])]
+        shown = Text(style="" if number else "bold")
+        for at, cell in enumerate(_padded(cells, widths, columns)):
+            shown.append("  " if at else "").append(cell, style=_STYLES.get(cell.strip(), ""))
+        shown.rstrip()
+        rich.print(shown)
 
 
-def _rich_table(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table for a terminal: where it is narrow the last column gives way."""
-    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold underline")
-    for at, column in enumerate(columns):
-        width = max([len(column.heading), *(len(row[at]) for row in rows)])
-        justify: JustifyMethod = "right" if column.number else "left"
-        if at == len(columns) - 1:
-            shown.add_column(column.heading, justify=justify, no_wrap=True)
-        elif at == 0:  # a name is folded, never cut
-            shown.add_column(column.heading, justify=justify, overflow="fold", min_width=12)
-        else:
-            shown.add_column(column.heading, justify=justify, no_wrap=True, min_width=width)
-    for row in rows:
-        shown.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    console.rich().print(shown)
+def _padded(line: Sequence[str], widths: list[int], columns: Sequence[Column]) -> list[str]:
+    return [
+        cell.rjust(width) if column.number else cell.ljust(width)
+        for cell, width, column in zip(line, widths, columns, strict=True)
+    ]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 # The states of a stream that ask for attention.
