@@ -10,7 +10,6 @@ from durastreamd.admin.command import CORRUPT, OK, USAGE, Command, CommandError
 from durastreamd.admin.console import Console
 from durastreamd.admin.diagnostic import diagnostic
 from durastreamd.admin.frames import OK as GOOD, TORN, Found
-from durastreamd.admin.opening import in_use
 from durastreamd.admin.place import disk_of, root_of
 from durastreamd.admin.sources import Directory, file_frames
 
@@ -51,7 +50,7 @@ def _source(args: argparse.Namespace, console: Console) -> tuple[Iterator[Found]
     directory = None
     if args.data_dir is not None or args.config is not None:
         directory = Directory(disk_of(args), root_of(args))
-        if in_use(directory.disk):
+        if directory.running:
             console.note("a daemon is running here; the last frames may be on their way")
     file = _file(args.what, directory)
     if file is not None:

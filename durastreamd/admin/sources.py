@@ -4,8 +4,8 @@ Names are gathered from whatever still verifies: rows of the catalogue, creation
 in the indexes. A file is known by its first bytes, and where those are damaged by its name.
 """
 
-import difflib
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +20,17 @@ from durastreamd.admin.frames import (
     index_entries,
     journal_frames,
 )
-from durastreamd.admin.opening import keys_of
+from durastreamd.admin.opening import in_use, keys_of, nearest
 from durastreamd.errors import DataDirectoryError
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.disk import RealDisk, read_file
 
 _MAGICS = {fmt.JOURNAL_MAGIC: ".jnl", fmt.INDEX_MAGIC: ".idx", fmt.CATALOG_MAGIC: ".cat"}
 _TORN = re.compile(r"(\d{16})\.jnl@(\d+)\.torn")
+# Beside a running daemon a file may be there while the one beside it is not.
+LOOKS_MAX = 3
+LOOK_AGAIN_S = 0.02
+
 _HEX_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -48,6 +52,7 @@ class Directory:
     def __init__(self, disk: RealDisk, root: Path) -> None:
         self.disk = disk
         self.root = root
+        self.running = in_use(disk)
         self.uuid = self._find_uuid()
         self.names: dict[int, str] = {}
 
@@ -87,20 +92,31 @@ class Directory:
         """Yield every entry of a stream's indexes, then what only the journal has of it."""
         last = -1
         for base in log.bases(self.disk, stream):
-            path = fmt.index_path(stream, base)
-            if not self.disk.exists(path):
-                detail = "the index is missing; `dsadmin reindex` makes it anew"
-                yield Found(path, 0, 0, "header", "bad-header", {}, base, b"", detail)
-                continue
-            data = read_file(self.disk, path)
-            with _segment(self.root / fmt.segment_path(stream, base), base) as read:
-                for found in index_entries(path, data, stream, base, read):
-                    lsn = found.fields.get("lsn")
-                    last = max(last, lsn if isinstance(lsn, int) else -1)
-                    yield found
+            for found in self._index(stream, base):
+                lsn = found.fields.get("lsn")
+                last = max(last, lsn if isinstance(lsn, int) else -1)
+                yield found
         for found in self.journal():
             if found.stream == stream and found.order > last and found.kind != "touch":
                 yield found._replace(order=int(str(found.fields["offset"])))
+
+    def _index(self, stream: int, base: int) -> Iterator[Found]:
+        path, segment = fmt.index_path(stream, base), self.root / fmt.segment_path(stream, base)
+        looks = 0
+        while True:
+            looks += 1
+            # The segment first: a daemon writes bytes before their entry, and removes them first.
+            with _segment(segment, base) as read:
+                if not self.disk.exists(path):
+                    if segment.exists():
+                        detail = "the index is missing; `dsadmin reindex` makes it anew"
+                        yield Found(path, 0, 0, "header", "bad-header", {}, base, b"", detail)
+                    return
+                data = read_file(self.disk, path)
+                if read is not None or not self.running or looks == LOOKS_MAX:
+                    yield from index_entries(path, data, stream, base, read)
+                    return
+            time.sleep(LOOK_AGAIN_S)  # it may be coming or going
 
     def find(self, name: str) -> int:
         """Return the id of the stream a user means."""
@@ -112,9 +128,7 @@ class Directory:
                 return ids[key]
         if _HEX_ID.fullmatch(name) and self.disk.exists(fmt.stream_dir(int(name, 16))):
             return int(name, 16)
-        near = difflib.get_close_matches(name.lstrip("/"), [k.lstrip("/") for k in ids], 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        text = f"{name} is neither a file nor the name of a stream here{hint}"
+        text = f"{name} is neither a file nor the name of a stream here{nearest(ids, name)}"
         raise CommandError(NO_INPUT, text)
 
 
