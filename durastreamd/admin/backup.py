@@ -35,9 +35,9 @@ from durastreamd.admin.manifest import (
     digest_of,
     read_manifest,
 )
+from durastreamd.admin.moment import Moment, lacking, moment_of
 from durastreamd.admin.opening import in_use, now_ms
 from durastreamd.admin.place import disk_of, options_of, root_of
-from durastreamd.admin.survey import Survey, lacking, survey
 from durastreamd.admin.tree import FOLDERS, Tree, create_file
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
@@ -73,7 +73,7 @@ def run_backup(args: argparse.Namespace, console: Console) -> int:
     draft = _beside(target, "partial")
     tree = Tree(draft, root, target, old)
     try:
-        first = survey(disk)
+        first = moment_of(disk)
         total = sum(max(one.size, 0) for one in first.wanted)
         with console.working("backup", total) as advance:
             moment, amiss = take(disk, tree, draft, options_of(args), first, advance)
@@ -94,9 +94,9 @@ def take(
     tree: Tree,
     draft: Path,
     options: EngineOptions,
-    moment: Survey,
+    moment: Moment,
     advance: Callable[[int], None] = lambda _: None,
-) -> tuple[Survey, list[str]]:
+) -> tuple[Moment, list[str]]:
     """Copy one moment of a directory, the first that holds; return which, and what it lacks.
 
     What is missing though nothing has changed is not on its way: it is damage, older than this.
@@ -105,7 +105,7 @@ def take(
     for _ in range(MOMENTS_MAX):
         tree.take(moment, advance)
         missing = _missing(RealDisk(str(draft)), options, moment)
-        later = survey(disk) if missing else moment
+        later = moment_of(disk) if missing else moment
         if later == moment:
             return moment, missing
         moment = later
@@ -116,7 +116,7 @@ def take(
     raise CommandError(IO_ERROR, text)
 
 
-def _missing(disk: Disk, options: EngineOptions, moment: Survey) -> list[str]:
+def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> list[str]:
     """Open what was copied, in memory, and return what it lacks."""
     engine, _ = open_engine(OverlayDisk(disk), options, lambda: b"", now_ms())
     try:

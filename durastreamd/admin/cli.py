@@ -9,7 +9,18 @@ import sys
 from typing import NoReturn
 
 from durastreamd import __version__
-from durastreamd.admin.backup import BACKUP, RESTORE
+from durastreamd.admin import (
+    backup,
+    cat,
+    decode_offset,
+    dump,
+    exporting,
+    importing,
+    info,
+    ls,
+    tail,
+    top,
+)
 from durastreamd.admin.command import (
     BROKEN_PIPE,
     CONFIG,
@@ -23,8 +34,6 @@ from durastreamd.admin.command import (
     CommandError,
 )
 from durastreamd.admin.console import Console
-from durastreamd.admin.exporting import COMMAND as EXPORT
-from durastreamd.admin.importing import COMMAND as IMPORT
 from durastreamd.config import ConfigError
 from durastreamd.errors import (
     CorruptDataError,
@@ -34,7 +43,19 @@ from durastreamd.errors import (
     StreamDamagedError,
 )
 
-COMMANDS: tuple[Command, ...] = (EXPORT, IMPORT, BACKUP, RESTORE)
+COMMANDS: tuple[Command, ...] = (
+    ls.COMMAND,
+    info.COMMAND,
+    cat.COMMAND,
+    dump.COMMAND,
+    decode_offset.COMMAND,
+    tail.COMMAND,
+    top.COMMAND,
+    exporting.COMMAND,
+    importing.COMMAND,
+    backup.BACKUP,
+    backup.RESTORE,
+)
 
 # By the first kind that fits.
 STATUSES: tuple[tuple[type[Exception], int], ...] = (

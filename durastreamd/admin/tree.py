@@ -24,7 +24,7 @@ from durastreamd.admin.manifest import (
     digest_of,
     encode_sums,
 )
-from durastreamd.admin.survey import Survey, Wanted
+from durastreamd.admin.moment import Moment, Wanted
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import DIRECTORY_MODE, FILE_MODE, RealDisk
 
@@ -67,7 +67,7 @@ class Tree:
         for folder in FOLDERS:
             (root / folder).mkdir(mode=DIRECTORY_MODE)
 
-    def take(self, moment: Survey, advance: Callable[[int], None]) -> None:
+    def take(self, moment: Moment, advance: Callable[[int], None]) -> None:
         """Bring the tree to a moment; a file that has gone meanwhile is left out."""
         wanted = {one.path for one in moment.wanted} | moment.contents.keys()
         for path in self.files.keys() - wanted:
@@ -129,7 +129,7 @@ class Tree:
         if self.files.pop(path, None) is not None or (self._root / path).exists():
             (self._root / path).unlink()
 
-    def finish(self, moment: Survey, began_ms: int, ended_ms: int) -> About:
+    def finish(self, moment: Moment, began_ms: int, ended_ms: int) -> About:
         """Write the manifest and make everything durable."""
         for directory in sorted((self._root / fmt.STREAMS_DIR).glob("*/*"), reverse=True):
             if not any(directory.iterdir()):

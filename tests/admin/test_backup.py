@@ -23,7 +23,7 @@ from durastreamd.admin.cli import main
 from durastreamd.admin.command import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.admin.console import Console
 from durastreamd.admin.manifest import read_manifest
-from durastreamd.admin.survey import Wanted, survey
+from durastreamd.admin.moment import Wanted, moment_of
 from durastreamd.admin.tree import Tree
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
@@ -123,7 +123,7 @@ def test_a_backup_is_one_moment_whatever_happens_between_two_files(
     tree._take = disturbed  # type: ignore[method-assign]
     for _ in range(2 if again else 1):
         world.history[:] = [dump(world.engine)]
-        first = survey(world.engine.disk)
+        first = moment_of(world.engine.disk)
         took, amiss = take(world.engine.disk, tree, root / "copy", TINY, first)
         assert not amiss
         with patch.object(tree_module, "RealDisk", QuickDisk):

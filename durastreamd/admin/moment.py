@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
     proof: str = ""
 
 
-class Survey(NamedTuple):
+class Moment(NamedTuple):
     """One moment: small files by content, the streams' files by name and length."""
 
     uuid: bytes
@@ -45,7 +45,7 @@ class Survey(NamedTuple):
     wanted: list[Wanted]
 
 
-def survey(disk: Disk, pause: Callable[[float], None] = time.sleep) -> Survey:
+def moment_of(disk: Disk, pause: Callable[[float], None] = time.sleep) -> Moment:
     """Look until catalogue and journal fit together; beside a daemon that may take a few looks."""
     looks = 0
     while True:
@@ -58,7 +58,7 @@ def survey(disk: Disk, pause: Callable[[float], None] = time.sleep) -> Survey:
             pause(LOOK_AGAIN_S)
 
 
-def _look(disk: Disk) -> Survey:
+def _look(disk: Disk) -> Moment:
     identity = datadir.read_identity(disk)
     loaded = catalog.load(disk, identity.uuid)
     path = fmt.catalog_path(loaded.number)
@@ -85,7 +85,7 @@ def _look(disk: Disk) -> Survey:
     places = {row[1][0]: log.Placement(*row[2]) for row in rows}  # type: ignore[index,misc]
     damaged = {row[1][0] for row in rows if row[1][15]}  # type: ignore[index]
     wanted = list(_stream_files(disk, places))
-    return Survey(identity.uuid, walk.next_lsn - 1, len(places), damaged, contents, wanted)
+    return Moment(identity.uuid, walk.next_lsn - 1, len(places), damaged, contents, wanted)
 
 
 def _stream_files(disk: Disk, places: dict[int, log.Placement]) -> Iterator[Wanted]:
