@@ -26,7 +26,6 @@ from durastreamd.admin.command import (
 )
 from durastreamd.admin.console import Console
 from durastreamd.admin.manifest import (
-    BACKUP_FILE,
     OWN_FILES,
     About,
     Kept,
@@ -47,7 +46,6 @@ from durastreamd.storage.overlay import OverlayDisk
 
 # Each moment copies what changed since the one before; a third is rarely needed.
 MOMENTS_MAX = 20
-RESTORING_FILE = "RESTORING"
 
 
 # --- backup ---
@@ -104,10 +102,10 @@ def take(
     missing = [""]
     for _ in range(MOMENTS_MAX):
         tree.take(moment, advance)
-        missing = _missing(RealDisk(str(draft)), options, moment)
+        missing, streams = _missing(RealDisk(str(draft)), options, moment)
         later = moment_of(disk) if missing else moment
         if later == moment:
-            return moment, missing
+            return moment._replace(streams=streams), missing
         moment = later
     text = (
         f"files went as fast as they were copied, at last {missing[0]}; "
@@ -116,8 +114,8 @@ def take(
     raise CommandError(IO_ERROR, text)
 
 
-def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> list[str]:
-    """Open what was copied, in memory, and return what it lacks."""
+def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> tuple[list[str], int]:
+    """Open what was copied, in memory; return what it lacks and how many streams it has."""
     engine, _ = open_engine(OverlayDisk(disk), options, lambda: b"", now_ms())
     try:
         hurt = [
@@ -125,7 +123,7 @@ def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> list[str]:
             for stream in engine.namespace.by_id.values()
             if stream.damage and stream.id not in moment.damaged
         ]
-        return hurt + lacking(engine)
+        return hurt + lacking(engine), len(engine.namespace.by_id)
     finally:
         engine.release()
 
@@ -143,7 +141,7 @@ def _prepare_target(target: Path, root: Path) -> Manifest | None:
     _tidy(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return None
-    if not (target / BACKUP_FILE).is_file():
+    if not (target / fmt.BACKUP_FILE).is_file():
         text = f"{target} holds something that is no backup; name another directory"
         raise CommandError(USAGE, text)
     if RealDisk(str(target)).locked(fmt.IDENTITY_FILE):
@@ -259,7 +257,7 @@ def _prepare_restore(target: Path, manifest: Manifest) -> bool:
         target.mkdir(mode=DIRECTORY_MODE, parents=False)
     if not target.is_dir():
         raise CommandError(USAGE, f"{target} is not a directory")
-    marker = target / RESTORING_FILE
+    marker = target / fmt.RESTORING_FILE
     if marker.is_file():
         if marker.read_text(errors="replace").strip() == manifest.about.sums:
             return True
@@ -275,7 +273,7 @@ def _prepare_restore(target: Path, manifest: Manifest) -> bool:
 @contextmanager
 def _restoring(target: Path, manifest: Manifest) -> Iterator[None]:
     """Mark the directory while it is not whole; the same command then goes on where it stopped."""
-    marker = target / RESTORING_FILE
+    marker = target / fmt.RESTORING_FILE
     if not marker.exists():
         with create_file(marker) as out:
             out.write(f"{manifest.about.sums}\n".encode())

@@ -70,7 +70,10 @@ class Console:
 
     @contextmanager
     def working(self, what: str, bytes_total: int) -> Iterator[Callable[[int], None]]:
-        """Show a bar with rate and remaining time on standard error; lend what advances it."""
+        """Show a bar with rate and remaining time on standard error; lend what advances it.
+
+        A total of 0 is one that nobody knows.
+        """
         if not self.shows_progress:
             yield lambda _: None
             return
@@ -82,7 +85,7 @@ class Console:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self.rich(stderr=True), transient=True) as shown:
-            task = shown.add_task(what, total=bytes_total)
+            task = shown.add_task(what, total=bytes_total or None)
             yield lambda count: shown.advance(task, count)
 
     def rich(self, *, stderr: bool = False) -> RichConsole:

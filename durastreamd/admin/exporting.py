@@ -126,9 +126,9 @@ def _choose(args: argparse.Namespace, found: Opened) -> list[Stream]:
         chosen = {s.id: s for s in space.by_id.values() if bucket_of(s.key) == args.bucket}
     else:
         chosen = dict(space.by_id)
-    _check_chosen(args, list(chosen.values()))
     if args.format != "cbor" and not args.streams:
         chosen = {number: stream for number, stream in chosen.items() if not stream.gone}
+    _check_chosen(args, list(chosen.values()))
     return [chosen[number] for number in sorted(chosen)]
 
 
@@ -148,7 +148,7 @@ def _check_chosen(args: argparse.Namespace, chosen: list[Stream]) -> None:
         raise CommandError(NO_INPUT, text)
     if len(chosen) != 1 and args.format == "raw":
         raise CommandError(USAGE, f"--format raw is for one stream, not {len(chosen)}")
-    if len(chosen) != 1 and not args.envelope:
+    if len(chosen) > 1 and args.format == "ndjson" and not args.envelope:
         text = f"{len(chosen)} streams: --envelope tells their messages apart (or --format cbor)"
         raise CommandError(USAGE, text)
 
@@ -163,11 +163,14 @@ def _output(args: argparse.Namespace, console: Console) -> Iterator[BinaryIO]:
         return
     target = Path(args.output)
     draft = target.with_name(target.name + ".partial")
-    with open(draft, "wb", opener=lambda path, flags: os.open(path, flags, OWNER_ONLY)) as out:
-        yield out
-        out.flush()
-        os.fsync(out.fileno())
-    draft.rename(target)
+    try:
+        with open(draft, "wb", opener=lambda path, flags: os.open(path, flags, OWNER_ONLY)) as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        draft.rename(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 # --- messages ---

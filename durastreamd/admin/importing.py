@@ -17,7 +17,7 @@ from durastreamd.admin.command import NO_INPUT, OK, USAGE, Command, CommandError
 from durastreamd.admin.console import Console
 from durastreamd.admin.exporting import FORMATS
 from durastreamd.admin.incoming import Incoming
-from durastreamd.admin.items import ItemReader
+from durastreamd.admin.items import ItemReader, Source
 from durastreamd.admin.messages import Arrived, Lines, raw_batches
 from durastreamd.admin.naming import key_of
 from durastreamd.admin.opening import now_ms
@@ -63,7 +63,11 @@ def run(args: argparse.Namespace, console: Console) -> int:
         )
         try:
             with console.working("import", size) as advance:
-                totals = bring_in(engine, args, (source, name), renames, advance)
+                counted = Counted(source, advance)
+                totals = bring_in(engine, args, (counted, name), renames)
+        except KeyboardInterrupt:
+            console.note("interrupted; nothing was imported")
+            raise
         finally:
             engine.release()
     if console.as_json:
@@ -103,6 +107,26 @@ def _root(args: argparse.Namespace) -> Path:
     return root_of(args)
 
 
+class Counted:
+    """A source that tells how much of it was read."""
+
+    def __init__(self, source: Source, advance: Callable[[int], None]) -> None:
+        self._source = source
+        self._advance = advance
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to so many bytes."""
+        data = self._source.read(size)
+        self._advance(len(data))
+        return data
+
+    def readline(self, size: int, /) -> bytes:
+        """Return up to the next line end."""
+        data = self._source.readline(size)
+        self._advance(len(data))
+        return data
+
+
 @contextmanager
 def _input(args: argparse.Namespace) -> Iterator[tuple[BinaryIO, str, int]]:
     """Lend the file to read, what to call it, and how long it is (0: nobody knows)."""
@@ -121,17 +145,16 @@ def _input(args: argparse.Namespace) -> Iterator[tuple[BinaryIO, str, int]]:
 def bring_in(
     engine: Engine,
     args: argparse.Namespace,
-    source: tuple[BinaryIO, str],
+    source: tuple[Source, str],
     renames: dict[str, str],
-    advance: Callable[[int], None] = lambda _: None,
 ) -> Totals:
     """Import one file into an open directory; on any failure nothing is there that was not."""
     staging = Staging(engine, now_ms())
     try:
         if args.format == "cbor":
-            Incoming(ItemReader(*source), staging, renames, advance).run()
+            Incoming(ItemReader(*source), staging, renames).run()
         else:
-            _messages(staging, args, source, advance)
+            _messages(staging, args, source)
         return staging.finish()
     except BaseException:
         staging.abandon()
@@ -141,12 +164,7 @@ def bring_in(
 # --- messages ---
 
 
-def _messages(
-    staging: Staging,
-    args: argparse.Namespace,
-    source: tuple[BinaryIO, str],
-    advance: Callable[[int], None],
-) -> None:
+def _messages(staging: Staging, args: argparse.Namespace, source: tuple[Source, str]) -> None:
     writer = _writer(staging, args)
     kind = writer.stream.content_type
     if args.format == "ndjson":
@@ -156,7 +174,6 @@ def _messages(
     moment = now_ms()
     for batch in batches:
         _append(writer, batch, moment)
-        advance(len(batch.data))
     writer.stream.accessed_ms = max(writer.stream.accessed_ms, moment)
     writer.end()
 

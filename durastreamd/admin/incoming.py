@@ -5,7 +5,7 @@ file may come from another program: an append must go on at the tail, message le
 times must not go back, and in the end the stream must be what its last item says.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 from durastreamd.admin.command import NO_INPUT, USAGE, CommandError
@@ -45,17 +45,10 @@ class _Coming(NamedTuple):
 class Incoming:
     """Takes the items of one export, in order, into a staging."""
 
-    def __init__(
-        self,
-        reader: ItemReader,
-        staging: Staging,
-        renames: Mapping[str, str],
-        advance: Callable[[int], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, reader: ItemReader, staging: Staging, renames: Mapping[str, str]) -> None:
         self._reader = reader
         self._staging = staging
         self._renames = renames
-        self._advance = advance
         self._names: dict[str, str] = {}  # as in the export: as here
         self._streams: dict[int, Stream] = {}
         self._seen: set[str] = set()
@@ -208,7 +201,6 @@ class Incoming:
         coming.writer.append(record, item.data)
         self._records += 1
         self._data_bytes += size
-        self._advance(size)
 
     # --- snapshots ---
 

@@ -11,7 +11,7 @@ its ``piece`` items, ``stream-end``. A stream that others were forked from stand
 
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import cbor2
 import msgspec
@@ -30,6 +30,17 @@ _ITEM_FIXED = (0x82, 0x1B, 0xD8, 0x18, 0x5A)
 
 # Far above any batch a server takes; a length beyond it is damage, not data.
 BODY_BYTES_MAX = 2**30
+
+
+class Source(Protocol):
+    """A file to be imported."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to so many bytes, none at the end."""
+
+    def readline(self, size: int, /) -> bytes:
+        """Return up to the next line end, no more than so many bytes."""
+
 
 ProducerRow = tuple[str, int, int]
 
@@ -156,7 +167,7 @@ class ItemWriter:
 class ItemReader:
     """Reads the sequence, one item at a time, and believes none that does not verify."""
 
-    def __init__(self, source: BinaryIO, name: str) -> None:
+    def __init__(self, source: Source, name: str) -> None:
         self._source = source
         self.name = name
         self.position = 0  # where the item handed out last begins

@@ -12,10 +12,9 @@ from typing import BinaryIO, NamedTuple, Protocol
 import msgspec
 
 from durastreamd.admin.command import CORRUPT, NO_INPUT, CommandError
+from durastreamd.storage import format as fmt
 
-BACKUP_FILE = "BACKUP"
-SUMS_FILE = "SHA256SUMS"
-OWN_FILES = (BACKUP_FILE, SUMS_FILE)
+OWN_FILES = (fmt.BACKUP_FILE, fmt.SUMS_FILE)
 FORMAT = "durastreamd backup 1"
 BLOCK_BYTES = 1024 * 1024
 
@@ -73,14 +72,14 @@ def encode_sums(files: dict[str, Kept]) -> bytes:
 
 def read_manifest(root: Path) -> Manifest:
     """Return what a backup says of itself, or say why it is none."""
-    if not (root / BACKUP_FILE).is_file():
-        text = f"{root} is no whole backup: it has no {BACKUP_FILE} file; run the backup again"
+    if not (root / fmt.BACKUP_FILE).is_file():
+        text = f"{root} is no whole backup: it has no {fmt.BACKUP_FILE} file; run the backup again"
         raise CommandError(NO_INPUT, text)
     try:
-        about = msgspec.json.decode((root / BACKUP_FILE).read_bytes(), type=About)
-        sums = (root / SUMS_FILE).read_bytes()
+        about = msgspec.json.decode((root / fmt.BACKUP_FILE).read_bytes(), type=About)
+        sums = (root / fmt.SUMS_FILE).read_bytes()
         if about.format != FORMAT or hashlib.sha256(sums).hexdigest() != about.sums:
-            raise CommandError(CORRUPT, f"{root / SUMS_FILE} is not the one of this backup")
+            raise CommandError(CORRUPT, f"{root / fmt.SUMS_FILE} is not the one of this backup")
         lines = [line.split("  ", 1) for line in sums.decode().splitlines()]
     except (msgspec.MsgspecError, FileNotFoundError, UnicodeDecodeError) as exc:
         raise CommandError(CORRUPT, f"{root}: the manifest is damaged: {exc}") from exc

@@ -8,11 +8,12 @@ refused with its number.
 import base64
 import binascii
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from durastreamd.admin.command import CORRUPT, CommandError
+from durastreamd.admin.items import Source
 from durastreamd.protocol.content_type import is_json, media_type
 from durastreamd.protocol.json_mode import SEPARATOR, InvalidJsonError, split
 
@@ -50,7 +51,7 @@ _STRING = msgspec.json.Decoder(str)
 class Lines:
     """Reads NDJSON into batches for a stream of one type."""
 
-    def __init__(self, source: BinaryIO, name: str, content_type: str, *, envelope: bool) -> None:
+    def __init__(self, source: Source, name: str, content_type: str, *, envelope: bool) -> None:
         self._source = source
         self._name = name
         self._json = is_json(content_type)
@@ -156,7 +157,7 @@ class Lines:
         self._refuse("it is not valid JSON", numbers[0])
 
 
-def raw_batches(source: BinaryIO, name: str, content_type: str) -> Iterator[Arrived]:
+def raw_batches(source: Source, name: str, content_type: str) -> Iterator[Arrived]:
     """Yield the bytes of a whole stream in batches; JSON is one array, as a client gets it."""
     if is_json(content_type):
         yield from _array_batches(source, name)
@@ -184,7 +185,7 @@ def _whole_characters(data: bytes) -> int:
     return len(data)  # not UTF-8 at all
 
 
-def _array_batches(source: BinaryIO, name: str) -> Iterator[Arrived]:
+def _array_batches(source: Source, name: str) -> Iterator[Arrived]:
     """Cut a JSON array at line ends where what came before is a run of whole messages.
 
     Our own exports have one message per line. Of other files lines are gathered until they parse,
@@ -214,7 +215,7 @@ def _array_batches(source: BinaryIO, name: str) -> Iterator[Arrived]:
         yield found
 
 
-def _opening(source: BinaryIO, name: str) -> bytes:
+def _opening(source: Source, name: str) -> bytes:
     """Return the first line after its bracket."""
     held = b""
     while not held and (line := source.readline(MESSAGE_BYTES_MAX)):

@@ -15,9 +15,8 @@ from typing import BinaryIO
 import msgspec
 
 from durastreamd.admin.manifest import (
-    BACKUP_FILE,
     FORMAT,
-    SUMS_FILE,
+    OWN_FILES,
     About,
     Kept,
     Manifest,
@@ -147,9 +146,9 @@ class Tree:
             total,
             hashlib.sha256(sums).hexdigest(),
         )
-        (self._root / SUMS_FILE).write_bytes(sums)
-        (self._root / BACKUP_FILE).write_bytes(_pretty(about))
-        for name in (SUMS_FILE, BACKUP_FILE):
+        (self._root / fmt.SUMS_FILE).write_bytes(sums)
+        (self._root / fmt.BACKUP_FILE).write_bytes(_pretty(about))
+        for name in OWN_FILES:
             (self._root / name).chmod(FILE_MODE)
         RealDisk(str(self._root)).sync_everything()
         return about

@@ -231,7 +231,7 @@ def test_an_export_begins_with_self_described_cbor_and_every_tool_can_read_it() 
 def test_a_cut_export_is_refused_wherever_it_was_cut() -> None:
     data = exported(filled().engine)
     engine, _ = start(SimDisk(), create=True)
-    for length in range(0, len(data), 7):
+    for length in range(0, len(data), 17):
         with pytest.raises(CommandError) as caught:
             imported(engine, data[:length])
         text = str(caught.value)
