@@ -11,7 +11,7 @@ its ``piece`` items, ``stream-end``. A stream that others were forked from stand
 
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO, Protocol
+from typing import Annotated, BinaryIO, Protocol
 
 import cbor2
 import msgspec
@@ -42,40 +42,45 @@ class Source(Protocol):
         """Return up to the next line end, no more than so many bytes."""
 
 
-ProducerRow = tuple[str, int, int]
+# What a file may say is bounded where it is read: these go into structs of fixed size.
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Maybe = Annotated[int, msgspec.Meta(ge=-1, le=2**62)]  # -1: there is none
+Serial = Annotated[int, msgspec.Meta(ge=0)]
+
+ProducerRow = tuple[str, Number, Number]
 
 
 class Head(Struct, tag_field="kind", tag="durastreamd-export", frozen=True):
     """The first item: where the export is from, and every name in it."""
 
-    version: int
+    version: Number
     uuid: bytes
-    made_ms: int
+    made_ms: Number
     names: list[str]
-    buckets: list[tuple[str, int]] = []
+    buckets: list[tuple[str, Number]] = []
 
 
 class ForkOf(Struct, frozen=True):
     """Where a fork left its source, which stands earlier in the export under that number."""
 
-    source: int
-    position: int
-    anchor: int
-    sub: int
+    source: Number
+    position: Number
+    anchor: Maybe
+    sub: Number
 
 
 class StreamItem(Struct, tag_field="kind", tag="stream", frozen=True, omit_defaults=True):
     """A stream begins; everything here is as of ``start``, where its records begin."""
 
-    number: int
+    number: Number
     name: str
     content_type: str
-    created_ms: int
-    start: int
-    messages: int
-    floor: int = 0
-    ttl_ms: int = -1
-    expires_ms: int = -1
+    created_ms: Number
+    start: Number
+    messages: Number
+    floor: Number = 0
+    ttl_ms: Maybe = -1
+    expires_ms: Maybe = -1
     closed: bool = False
     fork: ForkOf | None = None
     producers: list[ProducerRow] = []
@@ -85,9 +90,9 @@ class StreamItem(Struct, tag_field="kind", tag="stream", frozen=True, omit_defau
 class RecordItem(Struct, tag_field="kind", tag="record", frozen=True, omit_defaults=True):
     """A batch of the stream: its bytes, its messages' lengths (JSON: their number), its time."""
 
-    at: int
-    time_ms: int
-    messages: int | list[int]
+    at: Number
+    time_ms: Number
+    messages: Number | list[Number]
     data: bytes = b""
     closes: bool = False
     seq: str | None = None
@@ -97,10 +102,10 @@ class RecordItem(Struct, tag_field="kind", tag="record", frozen=True, omit_defau
 class SnapshotItem(Struct, tag_field="kind", tag="snapshot", frozen=True):
     """A snapshot that the stream or a fork of it shows; its bytes follow in pieces."""
 
-    position: int
-    serial: int
+    position: Number
+    serial: Serial
     content_type: str
-    size: int
+    size: Number
 
 
 class PieceItem(Struct, tag_field="kind", tag="piece", frozen=True):
@@ -115,15 +120,15 @@ class StreamEnd(Struct, tag_field="kind", tag="stream-end", frozen=True, omit_de
     ``snapshot`` is the one it shows: the number of the stream whose it is, position, serial.
     """
 
-    number: int
-    tail: int
-    messages: int
-    floor: int
-    written_ms: int
-    accessed_ms: int
+    number: Number
+    tail: Number
+    messages: Number
+    floor: Number
+    written_ms: Number
+    accessed_ms: Number
     closed: bool = False
     gone: bool = False
-    snapshot: tuple[int, int, int] | None = None
+    snapshot: tuple[Number, Number, Serial] | None = None
     producers: list[ProducerRow] = []
     seq: str | None = None
 
@@ -131,9 +136,9 @@ class StreamEnd(Struct, tag_field="kind", tag="stream-end", frozen=True, omit_de
 class End(Struct, tag_field="kind", tag="end", frozen=True):
     """The last item: nothing was cut off."""
 
-    streams: int
-    records: int
-    data_bytes: int
+    streams: Number
+    records: Number
+    data_bytes: Number
 
 
 Item = Head | StreamItem | RecordItem | SnapshotItem | PieceItem | StreamEnd | End

@@ -6,13 +6,27 @@ import itertools
 import random
 
 import cbor2
+import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from durastreamd.admin.command import CommandError
 from durastreamd.admin.exporting import export_everything
 from durastreamd.admin.importing import bring_in
-from durastreamd.admin.items import ITEM, SELF_DESCRIBED
+from durastreamd.admin.items import (
+    ITEM,
+    SELF_DESCRIBED,
+    End,
+    ForkOf,
+    Head,
+    Item,
+    ItemReader,
+    ItemWriter,
+    RecordItem,
+    SnapshotItem,
+    StreamEnd,
+    StreamItem,
+)
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import DurastreamError, SyncFailedError
 from durastreamd.model.draft import AppendCommand, Draft, Payload
@@ -252,7 +266,7 @@ def item_starts(data: bytes) -> list[int]:
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(draw=st.data())
 def test_a_flipped_bit_is_found_in_its_item(draw: st.DataObject) -> None:
     data = SAMPLE
@@ -277,6 +291,89 @@ def test_an_item_left_out_or_repeated_is_found() -> None:
 
 
 SAMPLE = exported(filled().engine)
+
+
+# --- items that verify and make no sense: another program wrote the file ---
+
+
+def items_of(data: bytes) -> list[Item]:
+    return list(ItemReader(io.BytesIO(data), "in").items())
+
+
+def written(items: list[Item]) -> bytes:
+    out = io.BytesIO()
+    writer = ItemWriter(out)
+    for item in items:
+        writer.write(item)
+    return out.getvalue()
+
+
+def changed(kind: type[Item], **members: object) -> bytes:
+    """Return the sample with the first item of a kind changed, its checksum good."""
+    items = items_of(SAMPLE)
+    at = next(number for number, item in enumerate(items) if isinstance(item, kind))
+    items[at] = msgspec.structs.replace(items[at], **members)
+    return written(items)
+
+
+NONSENSE = [
+    (changed(Head, version=2), "not an export of version 1"),
+    (changed(Head, names=["logs/a"]), "is not among the names"),
+    (changed(Head, names=["/json"] * 4), "has a name twice"),
+    (changed(StreamItem, number=2), "streams are not in order"),
+    (changed(StreamItem, name="/json"), "the stream /json is there twice|do not add up"),
+    (changed(StreamItem, floor=10**9), "positions are out of order"),
+    (changed(StreamItem, fork=ForkOf(9, 0, 0, 0)), "source is not in the export"),
+    (changed(StreamItem, ttl_ms=-9), "not understood"),
+    (changed(RecordItem, at=0), "the record is at 0, not"),
+    (changed(RecordItem, messages=[1]), "do not add up"),
+    (changed(RecordItem, messages=1), "do not add up"),
+    (changed(RecordItem, time_ms=2**42), "older than the one before"),
+    (changed(RecordItem, closes=True), "follows the end of a closed stream"),
+    (changed(RecordItem, producers=[("p", 2**70, 0)]), "not understood"),
+    (changed(SnapshotItem, size=3), "longer than its 3 bytes"),
+    (changed(SnapshotItem, size=10**6), "has no place here"),
+    (changed(SnapshotItem, position=10**9), "past the tail"),
+    (changed(SnapshotItem, serial=7), "is not in the export"),
+    (changed(StreamEnd, tail=5), "the stream should end as"),
+    (changed(StreamEnd, producers=[("p", 3, 40)]), "the stream should end as"),
+    (changed(StreamEnd, seq="9999"), "the stream should end as"),
+    (changed(StreamEnd, closed=True), "the stream should end as"),
+    (changed(End, records=1), "the export says"),
+]
+
+
+@pytest.mark.parametrize(("data", "told"), NONSENSE)
+def test_nonsense_is_refused_by_name(data: bytes, told: str) -> None:
+    engine, _ = start(SimDisk(), create=True)
+    with pytest.raises(CommandError, match=told):
+        imported(engine, data)
+    assert dump(engine) == {}
+
+
+@settings(max_examples=60)
+@given(draw=st.data())
+def test_any_order_of_items_is_refused_or_makes_a_sound_directory(draw: st.DataObject) -> None:
+    items = items_of(SAMPLE)
+    for _ in range(draw.draw(st.integers(1, 3))):
+        at, other = (draw.draw(st.integers(0, len(items) - 1)) for _ in range(2))
+        how = draw.draw(st.sampled_from(("drop", "repeat", "swap")))
+        if how == "drop":
+            del items[at]
+        elif how == "repeat":
+            items.insert(other, items[at])
+        else:
+            items[at], items[other] = items[other], items[at]
+        if not items:
+            return
+    disk = SimDisk()
+    engine, _ = start(disk, create=True)
+    try:
+        imported(engine, written(items))
+    except CommandError:
+        assert dump(engine) == {}
+    engine.release()
+    settled(disk.survivor())
 
 
 # --- an import that does not come to its end ---
