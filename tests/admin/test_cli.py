@@ -13,6 +13,7 @@ from durastreamd.admin.command import (
     BROKEN_PIPE,
     CONFIG,
     CORRUPT,
+    INTERNAL,
     INTERRUPTED,
     IO_ERROR,
     LOCKED,
@@ -127,6 +128,15 @@ def test_an_interrupt_has_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cli, "COMMANDS", (Command("fail", "x", lambda _: None, fail),))
     assert run("fail") == (INTERRUPTED, b"", "")
+
+
+def test_a_bug_does_not_end_with_the_status_of_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "COMMANDS", (Command("fail", "x", lambda _: None, fail),))
+    found = run("fail")
+    assert (found.status, "ZeroDivisionError" in found.err) == (INTERNAL, True)
 
 
 def test_colours_and_progress_are_for_terminals() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -164,7 +165,7 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
 
 
 def test_the_token_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Pages({"/s": (401, "text/plain", b"no")}) as pages:
+    with Pages({"/s": [(401, "text/plain", b"no")]}) as pages:
         assert run("tail", f"{pages.url}/s").status == REFUSED
         monkeypatch.setenv("STREAM_AUTH", "secret")
         refused = run("tail", f"{pages.url}/s")
@@ -173,6 +174,23 @@ def test_the_token_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -
         assert pages.tokens == [None, "Bearer secret", "Basic xyz"]
     assert refused.status == REFUSED
     assert "secret" not in refused.err
+
+
+def test_what_was_cut_off_before_its_offset_came_is_not_written_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("durastreamd.admin.tail.RETRY_S_MIN", 0.001)
+    control = b'event: control\ndata:{"streamNextOffset":"%s"%s}\n\n'
+    first = b"event: data\ndata:[1]\n\n" + control % (b"0000000000000003", b"")
+    second = b"event: data\ndata:[2]\n\n"
+    end = second + control % (b"0000000000000006", b',"streamClosed":true')
+    bodies = [first + second, first[:-9], b"", end]
+    answers = [(200, JSON, body) for body in bodies]
+    with Pages({"/s": answers}) as pages:
+        found = run("tail", f"{pages.url}/s", "--from", "-1", "--mode", "sse")
+        offsets = [re.search(r"offset=([^&]+)", path)[1] for path in pages.asked]  # type: ignore[index]
+    assert (found.status, found.lines) == (0, ["1", "2"])
+    assert offsets == ["-1", *["0000000000000003"] * 3]
 
 
 def test_an_interrupt_ends_it_without_a_traceback(server: Daemon) -> None:
