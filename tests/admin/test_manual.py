@@ -21,8 +21,8 @@ KNOWN = {made.name for made in COMMANDS}
 EXAMPLES = [
     line.removeprefix(".Dl ") for line in TEXT.splitlines() if line.startswith(".Dl dsadmin")
 ]
-# What grep and dump say when there is nothing wrong to show.
-QUIET = ("damaged", "grep -v")
+# What grep and dump say when there is nothing wrong to show; a backup speaks on standard error.
+QUIET = ("damaged", "grep -v", " backup ")
 
 
 def section(title: str) -> str:
@@ -116,6 +116,8 @@ def test_an_example_does_what_it_is_there_for(
     example: str, original: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
     shutil.copytree(original, tmp_path / "streams")
+    if "--verify" in example:  # of what the example before it made
+        assert run("--data-dir", tmp_path / "streams", "backup", tmp_path / "backup").status == 0
     line = example.replace("/srv/", f"{tmp_path}/").replace("http://127.0.0.1:4437", daemon.url)
     if "|" in line:
         program = f'dsadmin() {{ {sys.executable} -m durastreamd.admin.cli "$@"; }}; {line}'
