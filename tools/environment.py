@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".venv"
 STAMP = HOME / "built-from"
+EXTRAS = "test,spark,delta"
 
 
 # Prints how long an interpreter takes for a little work, if it can be used at all.
@@ -51,7 +52,7 @@ def _build(interpreter: str, extras: str) -> None:
     subprocess.run([*pip, "install", "-e", f"{ROOT}[{extras}]"], check=True, cwd=ROOT)
 
 
-def prepare(extras: str) -> Path:
+def prepare(extras: str = EXTRAS) -> Path:
     """Return the directory of the environment's commands, building it first where needed."""
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + extras.encode()).hexdigest()
     if not STAMP.exists() or STAMP.read_text() != wanted:

@@ -16,6 +16,11 @@ CATALOG_DIR = "catalog"
 STREAMS_DIR = "streams"
 QUARANTINE_DIR = "quarantine"
 
+# Beside these, what dsadmin leaves at the root of a backup, and of a restore that is not whole.
+BACKUP_FILE = "BACKUP"
+SUMS_FILE = "SHA256SUMS"
+RESTORING_FILE = "RESTORING"
+
 # Magics begin with FF FE: no UTF-8 text holds those bytes, so no client-given string in a CBOR
 # header can look like the start of an entry.
 FRAME_MAGIC = b"\xff\xfeJF"

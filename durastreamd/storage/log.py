@@ -75,8 +75,7 @@ def flush(disk: Disk, job: FlushJob) -> Flushed:
     payload = coalesce(frame.payload for frame in job.frames if frame.size)
     try:
         if not place.made:
-            disk.make_directory(fmt.stream_dir(stream).rpartition("/")[0])
-            disk.make_directory(fmt.stream_dir(stream))
+            make_directories(disk, stream)
         if payload:
             _write(disk, fmt.segment_path(stream, base), payload, place.segment_bytes)
             files.append(fmt.segment_path(stream, base))
@@ -88,13 +87,20 @@ def flush(disk: Disk, job: FlushJob) -> Flushed:
         after = Placement(base, segment_bytes, end, state_at, made=True)
         if job.rolls:
             assert job.state is not None
-            after = _begin_segment(disk, stream, after.flushed, job.state)
+            after = begin_segment(disk, stream, after.flushed, job.state)
             files.append(fmt.index_path(stream, after.base))
     except OSError as exc:
         reason = f"cannot write the files of stream {stream:016x}: {exc.strerror or exc}"
         raise WriteFailedError(reason) from exc
     # A new name in the directory must be made durable as well as the file.
     return Flushed(after, files, not place.made or job.rolls or not place.segment_bytes)
+
+
+def make_directories(disk: Disk, stream: int) -> None:
+    """Make a stream's directory, and the one above it."""
+    directory = fmt.stream_dir(stream)
+    disk.make_directory(directory.rpartition("/")[0])
+    disk.make_directory(directory)
 
 
 def _encode_entries(job: FlushJob) -> tuple[bytes, int, int]:
@@ -119,7 +125,7 @@ def _encode_entries(job: FlushJob) -> tuple[bytes, int, int]:
     return b"".join(parts), state_at, position
 
 
-def _begin_segment(disk: Disk, stream: int, base: int, state: fmt.StoredFrame) -> Placement:
+def begin_segment(disk: Disk, stream: int, base: int, state: fmt.StoredFrame) -> Placement:
     """Write the index of a new segment: its header and the state it starts from."""
     header = index.encode_header(stream, base)
     entry = index.encode_entry(state, index.file_seed(stream, base), len(header), is_state=True)

@@ -2,8 +2,10 @@
 
 import re
 import struct
+import typing
 from pathlib import Path
 
+from durastreamd.admin import items, manifest
 from durastreamd.storage import format as fmt, recovery
 
 TEXT = (Path(__file__).parent.parent.parent / "FORMAT.md").read_text()
@@ -15,6 +17,26 @@ STRUCTS = {
     "CATALOG_HEADER": fmt.CATALOG_HEADER,
     "CATALOG_FRAME": fmt.CATALOG_FRAME,
 }
+
+
+def test_every_item_of_an_export_is_described() -> None:
+    assert f"`ITEM`, {items.ITEM.size} bytes" in TEXT
+    assert f"`{items.SELF_DESCRIBED.hex(' ').upper()}`" in TEXT
+    part = TEXT[TEXT.index("## Export") : TEXT.index("## Backup")]
+    for kind in typing.get_args(items.Item):
+        row = next(
+            line
+            for line in part.splitlines()
+            if line.startswith(f"| `{kind.__struct_config__.tag}` |")
+        )
+        for member in kind.__struct_fields__:
+            assert f"`{member}`" in row, (row, member)
+
+
+def test_the_manifest_of_a_backup_is_described() -> None:
+    row = next(line for line in TEXT.splitlines() if line.startswith("| `BACKUP` |"))
+    for member in manifest.About.__struct_fields__:
+        assert f"`{member}`" in row, member
 
 
 def table_after(name: str) -> list[tuple[int, int]]:

@@ -276,7 +276,7 @@ def random_step(world: World, rng: random.Random) -> Callable[[], object]:
                 ),
             ),
             (1, lambda: world.append(rng.choice(open_ones), closes=True)),
-            (1, lambda: world.append(rng.choice(open_ones), _body(rng), closes=True)),
+            (1, lambda: _append_last(world, rng, rng.choice(open_ones))),
         ]
     if usable:
         choices += [
@@ -348,6 +348,11 @@ def _append(world: World, rng: random.Random, keys: list[str]) -> Outcome:
     seq_header = f"{world.now_ms}" if rng.random() < 0.3 else None
     body = b"[3],\n" if stream.json else _body(rng)
     return world.append(key, body, producer=producer, seq=seq_header)
+
+
+def _append_last(world: World, rng: random.Random, key: str) -> Outcome:
+    body = b"[4],\n" if world.engine.namespace.by_key[key].json else _body(rng)
+    return world.append(key, body, closes=True)
 
 
 def _fork(world: World, rng: random.Random, source: str) -> object:

@@ -1,0 +1,40 @@
+"""Which data directory a command works on, and in which way it may be opened."""
+
+import argparse
+from pathlib import Path
+
+from durastreamd.admin.command import NO_INPUT, USAGE, CommandError
+from durastreamd.config import load
+from durastreamd.engine.options import EngineOptions
+from durastreamd.storage import format as fmt
+from durastreamd.storage.disk import RealDisk
+
+
+def root_of(args: argparse.Namespace) -> Path:
+    """Return the data directory named by --data-dir or by the configuration."""
+    if args.data_dir is not None:
+        root = Path(args.data_dir)
+    elif args.config is not None:
+        root = Path(load(args.config, []).server.data_dir)
+    else:
+        text = "say which data directory: --data-dir DIR, or --config FILE of the server"
+        raise CommandError(USAGE, text)
+    if not root.is_dir():
+        text = f"{root} is not a directory; is the volume mounted?"
+        raise CommandError(NO_INPUT, text)
+    return root
+
+
+def disk_of(args: argparse.Namespace) -> RealDisk:
+    """Return the data directory as a disk, not locked."""
+    root = root_of(args)
+    disk = RealDisk(str(root))
+    if not disk.exists(fmt.IDENTITY_FILE) and not disk.exists(fmt.CATALOG_DIR):
+        text = f"{root} is not a durastreamd data directory: it has no {fmt.IDENTITY_FILE} file"
+        raise CommandError(NO_INPUT, text)
+    return disk
+
+
+def options_of(args: argparse.Namespace) -> EngineOptions:
+    """Return the engine's options: the configuration's, or the defaults."""
+    return load(args.config, []).engine if args.config is not None else EngineOptions()
