@@ -184,8 +184,6 @@ def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, bytes]]:
     event = ""
     lines: list[bytes] = []
     while line := response.readline():
-        if not line.endswith(b"\n"):
-            return
         line = line.rstrip(b"\r\n")
         if not line:
             if event or lines:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,10 @@ ROUNDS = 60  # of appends to each stream
 
 # Small files, so that a test's data has several segments and checkpoints come while it is written.
 SMALL = {"engine.segment_bytes_max": 3000, "engine.journal_bytes_max": 30_000}
+
+
+# As a shell starts it: with output buffered unless the program does something about it.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 
 
 class Result(NamedTuple):

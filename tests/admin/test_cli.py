@@ -31,7 +31,7 @@ from durastreamd.errors import (
     StreamDamagedError,
     SyncFailedError,
 )
-from tests.admin.harness import run
+from tests.admin.harness import ENVIRONMENT, run
 from tests.golden.test_golden import HERE as GOLDEN
 from tools import completions
 
@@ -113,12 +113,22 @@ def test_common_options_stand_before_and_after_the_command() -> None:
     assert "\x1b" not in run("--color", "always", "ls", "--color", "never", "--data-dir", V1).text
 
 
-def test_a_reader_that_goes_ends_the_writer_quietly() -> None:
-    command = [*PROGRAM, "dump", "--format", "hex", str(V1 / "journal/0000000000000003.jnl")]
+# Much, and so little that it is still buffered when the command is done.
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dump", "--format", "hex", str(V1 / "journal/0000000000000003.jnl")],
+        ["decode-offset", "5"],
+    ],
+)
+def test_a_reader_that_goes_ends_the_writer_quietly(arguments: list[str]) -> None:
+    command = [*PROGRAM, *arguments]
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as out:
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, check=False, timeout=30)
+        done = subprocess.run(
+            command, stdout=out, stderr=subprocess.PIPE, check=False, timeout=30, env=ENVIRONMENT
+        )
     assert (done.returncode, done.stderr) == (BROKEN_PIPE, b"")
 
 

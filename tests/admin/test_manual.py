@@ -18,11 +18,14 @@ from tests.support.daemon import Daemon
 MAN = Path(__file__).parent.parent.parent / "man" / "dsadmin.8"
 TEXT = MAN.read_text()
 KNOWN = {made.name for made in COMMANDS}
-EXAMPLES = [
-    line.removeprefix(".Dl ") for line in TEXT.splitlines() if line.startswith(".Dl dsadmin")
+# Lines that stand together are run together, in order.
+GROUPS = [
+    [line.removeprefix(".Dl ") for line in run_of_lines.splitlines()]
+    for run_of_lines in re.findall(r"(?:^\.Dl dsadmin.*\n)+", TEXT, re.MULTILINE)
 ]
-# What grep and dump say when there is nothing wrong to show; a backup speaks on standard error.
-QUIET = ("damaged", "grep -v", " backup ")
+LOOKING = {"ls", "info", "cat", "dump", "decode-offset", "tail", "top"}
+# What grep and dump say when there is nothing wrong to show.
+QUIET = ("damaged", "grep -v")
 
 
 def section(title: str) -> str:
@@ -109,31 +112,36 @@ def test_the_page_is_clean_to_mandoc() -> None:
 # --- the examples ---
 
 
+def words(line: str) -> set[str]:
+    return set(shlex.split(line.partition("|")[0]))
+
+
 @pytest.mark.parametrize(
-    "example", [line for line in EXAMPLES if KNOWN & set(shlex.split(line.partition("|")[0]))]
+    "lines", [group for group in GROUPS if all(KNOWN & words(line) for line in group)]
 )
-def test_an_example_does_what_it_is_there_for(
-    example: str, original: Path, daemon: Daemon, tmp_path: Path
+def test_examples_do_what_they_are_there_for(
+    lines: list[str], original: Path, daemon: Daemon, tmp_path: Path
 ) -> None:
     shutil.copytree(original, tmp_path / "streams")
-    if "--verify" in example:  # of what the example before it made
-        assert run("--data-dir", tmp_path / "streams", "backup", tmp_path / "backup").status == 0
-    line = example.replace("/srv/", f"{tmp_path}/").replace("http://127.0.0.1:4437", daemon.url)
-    if "|" in line:
-        program = f'dsadmin() {{ {sys.executable} -m durastreamd.admin.cli "$@"; }}; {line}'
-        done = subprocess.run(
-            ["/bin/sh", "-c", program], capture_output=True, text=True, check=False, timeout=30
-        )
-        status, out, err = done.returncode, done.stdout, done.stderr
-    else:
+    for example in lines:
+        line = example.replace("/srv/", f"{tmp_path}/").replace("http://127.0.0.1:4437", daemon.url)
+        status, out, err = execute(line)
+        assert status == 0, (line, err)
+        quiet = not LOOKING & words(line) or any(word in line for word in QUIET)
+        assert quiet or out, line
+
+
+def execute(line: str) -> tuple[int, str, str]:
+    """Run a line: here if it is one command, by a shell if it is several."""
+    if "|" not in line:
         found = run(*shlex.split(line)[1:])
-        status, out, err = found.status, found.text, found.err
-    assert status == 0, (line, err)
-    quiet = any(word in line for word in QUIET)
-    assert quiet or out, line
+        return found.status, found.text, found.err
+    program = f'dsadmin() {{ {sys.executable} -m durastreamd.admin.cli "$@"; }}; {line}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.returncode, done.stdout, done.stderr
 
 
-def test_examples_are_there_for_every_command_to_look_and_watch() -> None:
-    shown = {word for line in EXAMPLES for word in shlex.split(line.partition("|")[0])}
-    wanted = {"ls", "info", "cat", "dump", "decode-offset", "tail", "top"}
-    assert wanted <= shown
+def test_every_command_to_look_and_watch_has_an_example() -> None:
+    assert {word for group in GROUPS for line in group for word in words(line)} >= LOOKING

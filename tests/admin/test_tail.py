@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from durastreamd.admin.command import INTERRUPTED, NO_INPUT, REFUSED, UNAVAILABLE, USAGE
-from tests.admin.harness import BYTES, JSON, TEXT, Result, run
+from tests.admin.harness import BYTES, ENVIRONMENT, JSON, TEXT, Result, run
 from tests.admin.pages import Pages
 from tests.support.daemon import Daemon
 
@@ -198,7 +198,10 @@ def test_an_interrupt_ends_it_without_a_traceback(server: Daemon) -> None:
     append(server.stream("quiet"), TEXT, b"seen\n")
     command = [sys.executable, "-m", "durastreamd.admin.cli", "tail", "--from", "-1"]
     with subprocess.Popen(
-        [*command, server.stream("quiet")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, server.stream("quiet")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"seen\n"  # written at once, though to a pipe

@@ -44,7 +44,10 @@ def test_rates_are_growth_per_second_over_all_labels() -> None:
     after = server.look(104.0)
     assert rate(before, after, "durastreamd_append_requests_total") == 10.0
     assert rate(None, after, "durastreamd_append_requests_total") is None
-    assert rate(after, before, "durastreamd_append_requests_total") is None
+    assert rate(after, Server().look(105.0), "durastreamd_append_requests_total") is None
+    restarted = Server()
+    restarted.appends.labels("200").inc(2)
+    assert rate(after, restarted.look(105.0), "durastreamd_append_requests_total") is None
     assert rate(before, after, "absent", "durastreamd_append_requests_total") == 10.0
 
 
