@@ -1,6 +1,7 @@
 """``python -m tools.packing``, started by tools/build in its environment."""
 
 import argparse
+import importlib.metadata
 import shutil
 import sys
 import tempfile
@@ -8,7 +9,7 @@ import time
 from pathlib import Path
 
 from tools.environment import ROOT
-from tools.packing import deb, executable, tree
+from tools.packing import deb, executable, licences, tree
 from tools.packing.interpreter import Interpreter, NoInterpreterError, choose
 from tools.packing.tree import BuildError, run
 
@@ -27,42 +28,48 @@ def _wheel(out: Path, *, sdist: bool) -> Path:
     return max(out.glob("durastreamd-*.whl"), key=lambda path: path.stat().st_mtime)
 
 
-def _gather(work: Path) -> tuple[Interpreter, Path]:
+def _gather(wheel: Path, work: Path) -> tuple[Interpreter, Path]:
     python = choose()
     print(f"shipping Python {python.version} of {python.executable}", flush=True)
     gathered = work / "gathered"
-    tree.gather(python, _wheel(work, sdist=False), gathered)
+    tree.gather(python, wheel, gathered)
+    licences.collect(python, tree.libraries(gathered, python), gathered)
     return python, gathered
 
 
-def _build(kinds: list[str], work: Path, out: Path) -> None:
+def _build(kinds: list[str], work: Path, out: Path, *, quick: bool) -> None:
     began = time.monotonic()
-    if "wheel" in kinds:
-        _wheel(out, sdist=True)
-        for path in sorted((*out.glob("*.whl"), *out.glob("*.tar.gz"))):
+    sdist = "wheel" in kinds
+    wheel = _wheel(out if sdist else work, sdist=sdist)
+    if sdist:
+        for path in (wheel, *out.glob("*.tar.gz")):
             _say(began, path)
     if kinds == ["wheel"]:
         return
-    python, gathered = _gather(work)
+    python, gathered = _gather(wheel, work)
     if "binary" in kinds:
         (work / "binary").mkdir()
-        _say(began, executable.build(python, gathered, work / "binary", out))
+        made = executable.build(python, gathered, work / "binary", out, quick=quick)
+        _say(began, made)
     if "deb" in kinds:
         (work / "deb").mkdir()
-        _say(began, deb.build(python, gathered, work / "deb", out))
+        version = importlib.metadata.version("durastreamd")
+        made = deb.build(python, version, gathered, work / "deb", out, quick=quick)
+        _say(began, made)
 
 
 def main() -> int:
     """Build what was asked for; 1 with a text when something could not be made."""
     parser = argparse.ArgumentParser(prog="tools/build", description="Build what is handed out.")
     parser.add_argument("--only", action="append", choices=KINDS, help="one kind; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="compress little: for trying it out")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="DIR")
     chosen = parser.parse_args()
     out: Path = chosen.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="durastreamd-build-"))
     try:
-        _build(chosen.only or list(KINDS), work, out)
+        _build(chosen.only or list(KINDS), work, out, quick=chosen.quick)
     except (BuildError, NoInterpreterError) as exc:
         print(f"tools/build: {exc}", file=sys.stderr)
         return 1

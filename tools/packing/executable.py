@@ -26,9 +26,7 @@ def _add_program(python: Interpreter, tree: Path) -> None:
         raise BuildError(text)
     trees.add_libraries(tree, wanted)
     program = tree / trees.PROGRAM
-    trees.compile_program(
-        python, program, rpath=MARKS[trees.LIBRARIES], loader=MARKS[trees.LOADER]
-    )
+    trees.compile_program(python, program, rpath=MARKS[trees.LIBRARIES], loader=MARKS[trees.LOADER])
 
 
 def _offset(program: bytes, mark: str) -> int:
@@ -69,7 +67,7 @@ def _list(tree: Path, contents: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def build(python: Interpreter, gathered: Path, work: Path, out: Path) -> Path:
+def build(python: Interpreter, gathered: Path, work: Path, out: Path, *, quick: bool) -> Path:
     """Make the executable from a gathered tree, and return where it is."""
     if not list(Path("/usr/lib").glob("*/libzstd.a")):
         environment.install_packages(["libzstd-dev"])
@@ -77,7 +75,7 @@ def build(python: Interpreter, gathered: Path, work: Path, out: Path) -> Path:
     shutil.copytree(gathered, tree, copy_function=_link)
     _add_program(python, tree)
     (work / "tree.h").write_text(_list(tree, contents))
-    run(["zstd", "-q", "-f", "-19", "-T2", contents, "-o", f"{contents}.zst"])
+    run(["zstd", "-q", "-f", "-3" if quick else "-19", "-T2", contents, "-o", f"{contents}.zst"])
     made = out / trees.PROGRAM
     base = ["gcc", "-O2", "-static", "-Wall", "-Wextra", "-D_FORTIFY_SOURCE=2", "-s"]
     run([*base, f"-I{work}", trees.HERE / "launcher.c", "-o", made, "-lzstd"])

@@ -65,9 +65,7 @@ def run(command: Iterable[str | Path], **more: str | Path) -> str:
     parts = [str(part) for part in command]
     environ = {**os.environ, **{key: str(value) for key, value in more.items() if key != "cwd"}}
     cwd = str(more.get("cwd", ROOT))
-    done = subprocess.run(
-        parts, cwd=cwd, env=environ, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(parts, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         text = f"{' '.join(parts)}\nended with {done.returncode}:\n{done.stdout}{done.stderr}"
         raise BuildError(text)
