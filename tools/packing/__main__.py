@@ -28,17 +28,17 @@ def _wheel(out: Path, *, sdist: bool) -> Path:
     return max(out.glob("durastreamd-*.whl"), key=lambda path: path.stat().st_mtime)
 
 
-def _gather(wheel: Path, work: Path) -> tuple[Interpreter, Path]:
-    python = choose()
+def _gather(python: Interpreter, wheel: Path, work: Path) -> Path:
     print(f"shipping Python {python.version} of {python.executable}", flush=True)
     gathered = work / "gathered"
     tree.gather(python, wheel, gathered)
     licences.collect(python, tree.libraries(gathered, python), gathered)
-    return python, gathered
+    return gathered
 
 
-def _build(kinds: list[str], work: Path, out: Path, *, quick: bool) -> None:
-    began = time.monotonic()
+def _build(chosen: argparse.Namespace, work: Path, out: Path) -> None:
+    began, quick = time.monotonic(), bool(chosen.quick)
+    kinds = chosen.only or list(KINDS)
     sdist = "wheel" in kinds
     wheel = _wheel(out if sdist else work, sdist=sdist)
     if sdist:
@@ -46,7 +46,8 @@ def _build(kinds: list[str], work: Path, out: Path, *, quick: bool) -> None:
             _say(began, path)
     if kinds == ["wheel"]:
         return
-    python, gathered = _gather(wheel, work)
+    python = choose(chosen.python)
+    gathered = _gather(python, wheel, work)
     if "binary" in kinds:
         (work / "binary").mkdir()
         made = executable.build(python, gathered, work / "binary", out, quick=quick)
@@ -62,6 +63,7 @@ def main() -> int:
     """Build what was asked for; 1 with a text when something could not be made."""
     parser = argparse.ArgumentParser(prog="tools/build", description="Build what is handed out.")
     parser.add_argument("--only", action="append", choices=KINDS, help="one kind; may be repeated")
+    parser.add_argument("--python", metavar="FILE", help="the Python to ship")
     parser.add_argument("--quick", action="store_true", help="compress little: for trying it out")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="DIR")
     chosen = parser.parse_args()
@@ -69,7 +71,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="durastreamd-build-"))
     try:
-        _build(chosen.only or list(KINDS), work, out, quick=chosen.quick)
+        _build(chosen, work, out)
     except (BuildError, NoInterpreterError) as exc:
         print(f"tools/build: {exc}", file=sys.stderr)
         return 1

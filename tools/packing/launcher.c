@@ -7,10 +7,11 @@
  * its own dynamic loader and C library, so the host needs neither; nor /proc, nor a shell.
  *
  * A place for the tree must be the user's own, writable by nobody else, and allow execution. In it
- * a tree is named by its contents and its path; it appears by one rename, after it is on the disk.
- * Every start compares it with the list below and unpacks again what a cleaner of temporary files
- * has bitten into. A running server holds a shared lock on its tree: systemd-tmpfiles then spares
- * it, and so does a newer version, which clears away the trees nobody uses.
+ * a tree is named by its contents and its path, and appears by one rename. Every start compares it
+ * with the list below, and makes it again when a cleaner of temporary files has bitten into it or a
+ * power cut has left files short; so it need not be synced, which can take long on a busy disk. A
+ * running server holds a shared lock on its tree: systemd-tmpfiles then spares it, and so does a
+ * newer version, which clears away the trees nobody uses.
  *
  * tools/packing/executable.py writes tree.h (the list) and the two blobs it refers to.
  */
@@ -53,11 +54,13 @@ __asm__(".section .rodata\n"
         ".byte 0\n"
         ".previous\n");
 
-static char why[PATH_MAX + 128]; /* why the last place was no good */
+static char why[4096]; /* a line for each place that was no good */
 
 static int refuse(const char *place, const char *reason)
 {
-    snprintf(why, sizeof why, "%s: %s", place, reason);
+    size_t used = strlen(why);
+
+    snprintf(why + used, sizeof why - used, "durastreamd:   %s: %s\n", place, reason);
     return -1;
 }
 
@@ -184,6 +187,7 @@ static int settle(int tree, const char *path)
         failed |= snprintf(text, sizeof text, "%s/%s", path, SETTLED[i].name) >= (int)sizeof text;
         failed |= pwrite(fd, text, sizeof text, SETTLED[i].offset) != (ssize_t)sizeof text;
     }
+    failed |= fsync(fd) != 0; /* written twice, so its size would not tell after a power cut */
     failed |= close(fd) != 0;
     return failed ? -1 : 0;
 }
@@ -252,7 +256,7 @@ static int make(int place, const char *name, const char *path)
         remove_all(place, DRAFT);
         if (mkdirat(place, DRAFT, 0700) == 0)
             tree = openat(place, DRAFT, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (tree >= 0 && unpack(tree) == 0 && settle(tree, path) == 0 && syncfs(tree) == 0) {
+        if (tree >= 0 && unpack(tree) == 0 && settle(tree, path) == 0) {
             remove_all(place, name);
             if (renameat(place, DRAFT, place, name) == 0)
                 held = hold(place, name);
@@ -269,8 +273,8 @@ static int make(int place, const char *name, const char *path)
     return held;
 }
 
-/* Would a stranger be able to exchange a directory on the way to `path`? */
-static int strangers_way(const char *path)
+/* Make sure that no stranger can exchange a directory on the way to `path`. */
+static int check_way(const char *path)
 {
     char way[PATH_MAX];
     struct stat found;
@@ -279,10 +283,11 @@ static int strangers_way(const char *path)
     for (;;) {
         char *slash = strrchr(way, '/');
         slash[slash == way] = '\0';
-        if (stat(way, &found) != 0 || (found.st_uid != 0 && found.st_uid != geteuid()))
-            return 1;
-        if ((found.st_mode & 022) != 0 && (found.st_mode & S_ISVTX) == 0)
-            return 1;
+        if (stat(way, &found) != 0)
+            return refuse_errno(path);
+        if ((found.st_uid != 0 && found.st_uid != geteuid()) ||
+            ((found.st_mode & 022) != 0 && (found.st_mode & S_ISVTX) == 0))
+            return refuse(path, "another user may change a directory above it");
         if (slash == way)
             return 0;
     }
@@ -301,8 +306,8 @@ static int become(const char *path, enum trust trust, char **argv)
     snprintf(name, sizeof name, "tree-%s-%016llx", KEY, (unsigned long long)fnv1a(path));
     if (snprintf(tree_path, sizeof tree_path, "%s/%s", path, name) >= (int)sizeof tree_path)
         return refuse(path, "the path is too long");
-    if (trust == OF_USER && strangers_way(path))
-        return refuse(path, "another user may write to a directory above it");
+    if (trust == OF_USER && check_way(path) != 0)
+        return -1;
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         return refuse_errno(path);
     place = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (trust == OF_USER ? O_NOFOLLOW : 0));
@@ -379,7 +384,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof SHARED / sizeof *SHARED; i++)
         become_below(SHARED[i], own, argv);
     fprintf(stderr,
-            "durastreamd: found no directory to unpack into; the last one tried was %s\n"
+            "durastreamd: found no directory to unpack into:\n%s"
             "durastreamd: set CACHE_DIRECTORY to a directory of this user's that allows execution\n",
             why);
     return EX_CANTCREAT;

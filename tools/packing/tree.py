@@ -91,7 +91,18 @@ def gather(python: Interpreter, wheel: Path, tree: Path) -> None:
     _compile(python, tree)
     for path in binaries(tree):
         path.chmod(0o644)
-        run(["strip", "--strip-unneeded", path])
+        _trim(path)
+
+
+def _trim(binary: Path) -> None:
+    """Drop symbols, and the builder's own directories from where libraries are looked for.
+
+    A library with such a list would not look where the program that loads it says.
+    """
+    run(["strip", "--strip-unneeded", binary])
+    told = run(["patchelf", "--print-rpath", binary]).strip()
+    if told and not told.startswith("$ORIGIN"):
+        run(["patchelf", "--remove-rpath", binary])
 
 
 def _compile(python: Interpreter, tree: Path) -> None:
@@ -136,7 +147,7 @@ def add_libraries(tree: Path, wanted: Iterable[Library]) -> None:
         copy = tree / LOADER if is_loader else tree / LIBRARIES / library.name
         shutil.copyfile(library.path, copy)
         copy.chmod(0o755 if is_loader else 0o644)
-        run(["strip", "--strip-unneeded", copy])
+        _trim(copy)
 
 
 def compile_program(python: Interpreter, program: Path, *, rpath: str, loader: str = "") -> None:
