@@ -31,7 +31,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def _build(home: Path) -> None:
-    command = [ROOT / "tools" / "build", "--quick", "--out", home]
+    command = [str(ROOT / "tools" / "build"), "--quick", "--out", str(home)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=BUILD_S_MAX)
     assert done.returncode == 0, done.stdout + done.stderr
     (home / "whole").touch()

@@ -123,27 +123,59 @@ static int write_all(int fd, const char *bytes, size_t count)
     return 0;
 }
 
-/* Write the next `left` bytes of the stream to `fd`. */
-static int write_file(int fd, off_t left, ZSTD_DStream *stream, ZSTD_inBuffer *in)
+/* Fill `bytes` with the next `count` bytes of the compressed contents. */
+static int pull(char *bytes, size_t count, ZSTD_DStream *stream, ZSTD_inBuffer *in)
 {
-    static char buffer[1 << 17];
+    ZSTD_outBuffer out = {bytes, count, 0};
 
-    while (left > 0) {
-        size_t room = left < (off_t)sizeof buffer ? (size_t)left : sizeof buffer;
-        ZSTD_outBuffer out = {buffer, room, 0};
+    while (out.pos < count) {
+        size_t before = out.pos;
         size_t hint = ZSTD_decompressStream(stream, &out, in);
-        if (ZSTD_isError(hint) || (out.pos == 0 && in->pos == in->size)) {
-            errno = EILSEQ; /* the executable itself is damaged or cut short */
+        if (ZSTD_isError(hint) || (out.pos == before && in->pos == in->size)) {
+            errno = EILSEQ; /* the executable itself is damaged */
             return -1;
         }
-        if (write_all(fd, buffer, out.pos) != 0)
-            return -1;
-        left -= (off_t)out.pos;
     }
     return 0;
 }
 
-static int unpack(int tree)
+/* Say in the program where its loader and libraries will be: the kernel takes absolute paths. */
+static int settle(char *program, const char *path)
+{
+    for (size_t i = 0; i < sizeof SETTLED / sizeof *SETTLED; i++) {
+        char *text = program + SETTLED[i].offset;
+        memset(text, 0, SETTLED_SIZE);
+        if (snprintf(text, SETTLED_SIZE, "%s/%s", path, SETTLED[i].name) >= SETTLED_SIZE) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* The program is written once, settled: a file written twice may be stale at its full size. */
+static int write_file(int fd, const struct entry *wanted, const char *path, ZSTD_DStream *stream,
+                      ZSTD_inBuffer *in)
+{
+    static char buffer[1 << 17];
+    int is_program = strcmp(wanted->name, PROGRAM) == 0;
+    off_t left = wanted->size;
+
+    if (is_program && left > (off_t)sizeof buffer) {
+        errno = EFBIG;
+        return -1;
+    }
+    while (left > 0) {
+        size_t count = left < (off_t)sizeof buffer ? (size_t)left : sizeof buffer;
+        if (pull(buffer, count, stream, in) != 0 || (is_program && settle(buffer, path) != 0) ||
+            write_all(fd, buffer, count) != 0)
+            return -1;
+        left -= (off_t)count;
+    }
+    return 0;
+}
+
+static int unpack(int tree, const char *path)
 {
     ZSTD_inBuffer in = {tree_start, (size_t)(tree_end - tree_start), 0};
     ZSTD_DStream *stream = ZSTD_createDStream();
@@ -165,31 +197,12 @@ static int unpack(int tree)
                     wanted->mode & 0700);
         if (fd < 0)
             return -1;
-        failed = write_file(fd, wanted->size, stream, &in) != 0;
+        failed = write_file(fd, wanted, path, stream, &in) != 0;
         if (close(fd) != 0 || failed)
             return -1;
     }
     ZSTD_freeDStream(stream);
     return 0;
-}
-
-/* Write into the program where its loader and libraries will be: the kernel takes absolute paths. */
-static int settle(int tree, const char *path)
-{
-    char text[SETTLED_SIZE];
-    int fd = openat(tree, PROGRAM, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
-    int failed = 0;
-
-    if (fd < 0)
-        return -1;
-    for (size_t i = 0; i < sizeof SETTLED / sizeof *SETTLED; i++) {
-        memset(text, 0, sizeof text);
-        failed |= snprintf(text, sizeof text, "%s/%s", path, SETTLED[i].name) >= (int)sizeof text;
-        failed |= pwrite(fd, text, sizeof text, SETTLED[i].offset) != (ssize_t)sizeof text;
-    }
-    failed |= fsync(fd) != 0; /* written twice, so its size would not tell after a power cut */
-    failed |= close(fd) != 0;
-    return failed ? -1 : 0;
 }
 
 /* ---- a place: a directory for trees ---- */
@@ -256,7 +269,7 @@ static int make(int place, const char *name, const char *path)
         remove_all(place, DRAFT);
         if (mkdirat(place, DRAFT, 0700) == 0)
             tree = openat(place, DRAFT, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (tree >= 0 && unpack(tree) == 0 && settle(tree, path) == 0) {
+        if (tree >= 0 && unpack(tree, path) == 0) {
             remove_all(place, name);
             if (renameat(place, DRAFT, place, name) == 0)
                 held = hold(place, name);

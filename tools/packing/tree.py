@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,9 @@ class Library:
 def run(command: Iterable[str | Path], **more: str | Path) -> str:
     """Run a command; what it wrote, or an error that ends with it."""
     parts = [str(part) for part in command]
-    environ = {**os.environ, **{key: str(value) for key, value in more.items() if key != "cwd"}}
+    # The caller's PYTHONPATH would put other modules before those that are packed.
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environ |= {key: str(value) for key, value in more.items() if key != "cwd"}
     cwd = str(more.get("cwd", ROOT))
     done = subprocess.run(parts, cwd=cwd, env=environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -80,8 +83,8 @@ def gather(python: Interpreter, wheel: Path, tree: Path) -> None:
     ignored = shutil.ignore_patterns(*EXTENSIONS_LEFT_OUT, "__pycache__")
     shutil.copytree(python.extensions, stdlib, ignore=ignored, dirs_exist_ok=True)
     # pip runs in the Python that is shipped, so that the wheels fit that one.
-    pip = [Path(os.environ["VIRTUAL_ENV"], "bin", "python"), "-m", "pip", "-q"]
-    install = ["install", "--no-compile", "--target", packages, wheel]
+    pip = [sys.executable, "-m", "pip", "-q"]
+    install = ["install", "--no-compile", "--target", str(packages), str(wheel)]
     run([*pip, "--python", python.executable, "--disable-pip-version-check", *install])
     for part in ("bin", *SPARK):
         shutil.rmtree(packages / part)
@@ -108,7 +111,7 @@ def _trim(binary: Path) -> None:
 def _compile(python: Interpreter, tree: Path) -> None:
     """Turn every module into bytecode; the sources stay behind, line numbers do not."""
     options = ["-q", "-b", "-f", "-j", "2", "--invalidation-mode", "unchecked-hash"]
-    names = ["-s", tree, "-p", PROGRAM]
+    names = ["-s", str(tree), "-p", PROGRAM]
     run([python.executable, "-I", "-m", "compileall", *options, *names, tree / "python"])
     for source in list((tree / "python").rglob("*.py")):
         source.unlink()
@@ -154,6 +157,6 @@ def compile_program(python: Interpreter, program: Path, *, rpath: str, loader: s
     """Compile python.c; ``rpath`` says where its libraries will be."""
     chosen = [f"-Wl,--dynamic-linker={loader}"] if loader else []
     hardened = ["-fstack-protector-strong", "-fPIE", "-pie", "-Wl,-z,relro,-z,now"]
-    link = ["-Wl,--disable-new-dtags", f"-Wl,-rpath,{rpath}", python.library, *chosen]
+    link = ["-Wl,--disable-new-dtags", f"-Wl,-rpath,{rpath}", str(python.library), *chosen]
     base = ["gcc", "-O2", "-Wall", "-Wextra", "-D_FORTIFY_SOURCE=2", *hardened]
     run([*base, f"-I{python.include}", HERE / "python.c", "-s", "-o", program, *link])
