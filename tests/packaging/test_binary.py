@@ -188,6 +188,26 @@ def test_a_planted_link_in_a_shared_directory_is_not_followed(fresh: EmptyRoot) 
     assert not fresh.trees("own")
 
 
+def test_a_place_below_a_directory_of_another_user_is_not_used(fresh: EmptyRoot) -> None:
+    """Who owns a directory above could exchange the tree between the check and the start."""
+    (fresh.path / "theirs" / "cache").mkdir(parents=True)
+    os.chown(fresh.path / "theirs", NOBODY, NOBODY)
+    (fresh.path / "var").symlink_to("nowhere")
+    done = fresh.run("/durastreamd", "--version", XDG_CACHE_HOME="/theirs/cache")
+    assert done.returncode == 73
+    assert "/theirs/cache/durastreamd: another user may change" in done.stderr
+    assert not (fresh.path / "theirs/cache/durastreamd").exists()
+
+
+def test_a_user_without_a_home_unpacks_where_everybody_may_write(fresh: EmptyRoot) -> None:
+    (fresh.path / "tmp").mkdir()
+    (fresh.path / "tmp").chmod(0o1777)
+    env, clear, chroot, *rest = fresh.command("/durastreamd", "--version")
+    done = run([env, clear, chroot, f"--userspec={NOBODY}:{NOBODY}", *rest])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(fresh.trees(f"tmp/durastreamd-{NOBODY}")) == 1
+
+
 def test_without_a_place_it_says_what_to_set(fresh: EmptyRoot, tmp_path: Path) -> None:
     """Every place is mounted so that nothing in it may be executed, and the rest is read-only."""
     (fresh.path / "tmp").mkdir()
