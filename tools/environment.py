@@ -1,4 +1,4 @@
-"""The private environment: a virtual environment in .venv/, rebuilt when pyproject.toml changed.
+"""The private environments: .venv/ and .venv-build/, rebuilt when pyproject.toml changed.
 
 Imported by the commands beside it, which run on whatever ``python3`` the host has; so this file
 uses the standard library alone and asks for Python 3.11 or newer in words, not by a traceback.
@@ -13,8 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".venv"
-STAMP = HOME / "built-from"
 EXTRAS = "test,spark,delta"
+BUILD_HOME = ROOT / ".venv-build"  # tools/build's: what packs is not what is tested with
+BUILD_EXTRAS = "build"
 
 
 # Prints how long an interpreter takes for a little work, if it can be used at all.
@@ -44,26 +45,31 @@ def _interpreter() -> str:
     return min(speeds, key=speeds.__getitem__)
 
 
-def _build(interpreter: str, extras: str) -> None:
-    print("building the environment in .venv/ ...", file=sys.stderr, flush=True)
-    shutil.rmtree(HOME, ignore_errors=True)
-    subprocess.run([interpreter, "-m", "venv", str(HOME)], check=True)
-    pip = [str(HOME / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
+def _build(interpreter: str, extras: str, home: Path) -> None:
+    print(f"building the environment in {home.name}/ ...", file=sys.stderr, flush=True)
+    shutil.rmtree(home, ignore_errors=True)
+    subprocess.run([interpreter, "-m", "venv", str(home)], check=True)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
     subprocess.run([*pip, "install", "-e", f"{ROOT}[{extras}]"], check=True, cwd=ROOT)
 
 
-def prepare(extras: str = EXTRAS) -> Path:
+def prepare(extras: str = EXTRAS, home: Path = HOME) -> Path:
     """Return the directory of the environment's commands, building it first where needed."""
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + extras.encode()).hexdigest()
-    if not STAMP.exists() or STAMP.read_text() != wanted:
-        _build(_interpreter(), extras)
-        STAMP.write_text(wanted)
-    return HOME / "bin"
+    stamp = home / "built-from"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        _build(_interpreter(), extras, home)
+        stamp.write_text(wanted)
+    return home / "bin"
 
 
 def install_commands(wanted: dict[str, str]) -> None:
     """Install Debian packages for commands that are missing, where that can be done."""
-    packages = [package for command, package in wanted.items() if not shutil.which(command)]
+    install_packages([package for command, package in wanted.items() if not shutil.which(command)])
+
+
+def install_packages(packages: list[str]) -> None:
+    """Install Debian packages, where that can be done; who needs them finds out if it could not."""
     if not packages or os.geteuid() != 0 or not shutil.which("apt-get"):
         return
     print("installing", *packages, "...", file=sys.stderr, flush=True)
@@ -73,8 +79,8 @@ def install_commands(wanted: dict[str, str]) -> None:
         subprocess.run(["apt-get", *arguments], env=quiet, capture_output=True, check=False)
 
 
-def become(command: list[str]) -> None:
+def become(command: list[str], home: Path = HOME) -> None:
     """Replace this process by ``command``, run from the top with the environment first."""
-    path = f"{HOME / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    path = f"{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     os.chdir(ROOT)
-    os.execve(command[0], command, {**os.environ, "PATH": path, "VIRTUAL_ENV": str(HOME)})
+    os.execve(command[0], command, {**os.environ, "PATH": path, "VIRTUAL_ENV": str(home)})
