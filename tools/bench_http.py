@@ -6,25 +6,27 @@ within one run count; the machine may be busy. CPU is what the kernel booked on 
 """
 
 import argparse
-import json
-import resource
 import shutil
 import statistics
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-from tools.load import clients, servers
-from tools.load.clients import Figures, request
-from tools.load.servers import ALL, FILE, MEMORY, OURS, Running
+from tools.load import servers
+from tools.load.clients import Figures
+from tools.load.servers import FILE, MEMORY, OURS, ROOT
+from tools.load.workloads import (
+    BINARY,
+    JSON,
+    PLAIN,
+    Workload,
+    appending,
+    catching_up,
+    following,
+    polling,
+    wrk,
+)
 
-ROOT = Path(__file__).resolve().parent.parent
-BINARY, JSON, TEXT = "application/octet-stream", "application/json", "text/plain"
-MIB = 1024 * 1024
-CATCH_UP_BYTES = 16 * MIB
-GENERATOR_S_MAX = 120
+ALL = (OURS, MEMORY, FILE)
 LINE = "{:<34} {:>11} {:>11} {:>11}   {:<26} {:<26}"
 
 
@@ -35,138 +37,6 @@ class Options:
     seconds: float
     rounds: int
     parent: str
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What is done to a server, which figure counts, and what is wanted of it."""
-
-    title: str
-    run: Callable[[Running, float], Figures]
-    figure: str
-    unit: str
-    wanted: dict[str, str] = field(default_factory=dict)
-
-
-# --- the generators ---
-
-
-def wrk(port: int, path: str, kind: str, streams: int, seconds: float) -> Figures:
-    """Append 256 bytes over 64 connections; by wrk, or by our own generator where it is missing."""
-    found = shutil.which("wrk")
-    if found is None:
-        return generator(
-            "appends", port, path=path, kind=kind, size=256, streams=streams, seconds=seconds
-        )
-    script = str(ROOT / "tools" / "load" / "append.lua")
-    command = [found, "-t1", "-c64", f"-d{seconds:.0f}s", "-s", script, f"http://127.0.0.1:{port}"]
-    before = _children_s()
-    output = _run([*command, "--", path, kind, "256", str(streams)])
-    return {**_last_line(output), "generator_cpu_s": _children_s() - before}
-
-
-def generator(name: str, port: int, **arguments: str | float) -> Figures:
-    """Run one of our own generators in a process of its own."""
-    text = json.dumps({"port": port, **arguments})
-    return _last_line(_run([sys.executable, "-m", "tools.load.clients", name, text]))
-
-
-def _run(command: list[str]) -> str:
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=GENERATOR_S_MAX
-    )
-    if done.returncode != 0:
-        text = f"{command[0]} ended with {done.returncode}: {done.stdout}{done.stderr}"
-        raise RuntimeError(text)
-    return done.stdout
-
-
-def _last_line(output: str) -> Figures:
-    figures: Figures = json.loads(output.splitlines()[-1])
-    if figures.get("errors"):
-        text = f"the generator met errors: {figures}"
-        raise RuntimeError(text)
-    return figures
-
-
-def _children_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
-# --- the workloads ---
-
-
-def appending(streams: int) -> Callable[[Running, float], Figures]:
-    """Durable appends of 256 bytes over 64 connections."""
-
-    def run(server: Running, seconds: float) -> Figures:
-        path = "/v1/stream/bench/"
-        puts = [request("PUT", f"{path}{number}", BINARY) for number in range(streams)]
-        clients.ask(server.port, *puts)
-        wrk(server.port, path, BINARY, streams, 1)  # Warm: the reference compiles as it goes.
-        return measured(server, lambda: wrk(server.port, path, BINARY, streams, seconds))
-
-    return run
-
-
-def catching_up(kind: str) -> Callable[[Running, float], Figures]:
-    """Read a stream of 16 MiB over 8 connections."""
-
-    def run(server: Running, seconds: float) -> Figures:
-        path = "/v1/stream/bench"
-        message = json.dumps({"n": 1, "text": "x" * 1000}).encode()
-        count = MIB // (len(message) + 1)
-        body = b"[" + b",".join([message] * count) + b"]" if kind == JSON else b"x" * MIB
-        clients.ask(server.port, request("PUT", path, kind))
-        clients.ask(server.port, *([request("POST", path, kind, body)] * (CATCH_UP_BYTES // MIB)))
-        size = (len(body) - 2) * (CATCH_UP_BYTES // MIB)
-
-        def read(time_s: float) -> Figures:
-            return generator("catch_up", server.port, path=path, size=size, seconds=time_s)
-
-        read(0.5)
-        return measured(server, lambda: read(seconds))
-
-    return run
-
-
-def following(readers: int) -> Callable[[Running, float], Figures]:
-    """SSE: one writer at 50 events/s."""
-
-    def run(server: Running, seconds: float) -> Figures:
-        path = "/v1/stream/bench"
-        clients.ask(server.port, request("PUT", path, TEXT))
-
-        def follow(time_s: float) -> Figures:
-            found = generator("events", server.port, path=path, readers=readers, seconds=time_s)
-            return {**found, "requests": found["sent"] * readers * found["share"]}
-
-        follow(1.0)
-        return measured(server, lambda: follow(seconds))
-
-    return run
-
-
-def polling(server: Running, seconds: float) -> Figures:
-    """One long-poll reader that waits, one writer."""
-    path = "/v1/stream/bench"
-    clients.ask(server.port, request("PUT", path, TEXT))
-    generator("long_poll", server.port, path=path, rounds=100)
-    rounds = int(100 * seconds)
-    return measured(server, lambda: generator("long_poll", server.port, path=path, rounds=rounds))
-
-
-def measured(server: Running, work: Callable[[], Figures]) -> Figures:
-    """Add to the figures of the work what it cost the server."""
-    before = server.cpu_s()
-    found = work()
-    used = server.cpu_s() - before
-    if "seconds" in found:
-        found["per_s"] = found["requests"] / found["seconds"]
-    found["cpu_s_per_1000"] = used / max(found["requests"], 1) * 1000
-    found["peak_mb"] = server.peak_mb()
-    return found
 
 
 LESS = {MEMORY: "<= 0.3"}
@@ -273,7 +143,7 @@ def _trivial(kind: str, options: Options) -> tuple[float, float]:
     """Return requests per second, and requests times the generator's share of a core."""
     command = [sys.executable, "-m", "tools.load.trivial", kind]
     with servers.child(kind, command, ROOT) as server:
-        found = wrk(server.port, "/v1/stream/bench/", BINARY, 1, min(options.seconds, 3.0))
+        found = wrk(server.port, BINARY, PLAIN, 1, min(options.seconds, 3.0))
     rate = found["requests"] / found["seconds"]
     return rate, rate * min(found["generator_cpu_s"] / found["seconds"], 1.0)
 

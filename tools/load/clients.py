@@ -4,6 +4,7 @@ Run as a process of its own, ``python -m tools.load.clients NAME '{"port": ..., 
 come back as one line of JSON, with the processor time that the generator itself took.
 """
 
+import itertools
 import json
 import re
 import resource
@@ -22,9 +23,9 @@ _NEXT = re.compile(rb"stream-next-offset: *([^\r]+)", re.IGNORECASE)
 _STAMP = re.compile(rb"t=(\d{19});")
 
 
-def request(method: str, target: str, kind: str = "", body: bytes = b"") -> bytes:
+def request(method: str, target: str, kind: str = "", body: bytes = b"", *more: str) -> bytes:
     """Return the bytes of a request."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1"]
+    lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", *more]
     if kind:
         lines.append(f"Content-Type: {kind}")
     if body or method in ("POST", "PUT"):
@@ -85,31 +86,123 @@ def ask(port: int, *requests: bytes) -> None:
             answer(sock, scratch)
 
 
-def appends(port: int, path: str, kind: str, size: int, streams: int, *, seconds: float) -> Figures:
-    """Stand in for wrk: 64 connections, each with one append under way."""
-    ready = [request("POST", f"{path}{number}", kind, b"x" * size) for number in range(streams)]
+Next = Callable[[int], bytes | None]
+
+
+def saturate(port: int, following: Next, seconds: float, connections: int = 64) -> Figures:
+    """Have one request under way on each connection; ``following`` gives a connection's next.
+
+    Ends with the time, or when nobody has a request any more.
+    """
     epoll = select.epoll()
-    sockets = {sock.fileno(): sock for sock in (connected(port) for _ in range(64))}
+    sockets = {sock.fileno(): sock for sock in (connected(port) for _ in range(connections))}
+    places = {number: place for place, number in enumerate(sockets)}
     begun: dict[int, float] = {}
     took: list[float] = []
-    errors = turn = 0
+    errors = 0
     begin = time.perf_counter()
     for number, sock in sockets.items():
         epoll.register(number, select.EPOLLIN)
-        sock.send(ready[turn % streams])
-        begun[number] = time.perf_counter()
-        turn += 1
-    while (now := time.perf_counter()) < begin + seconds:
+        first = following(places[number])
+        if first is not None:
+            begun[number] = time.perf_counter()
+            sock.send(first)
+    while begun and time.perf_counter() < begin + seconds:
         for number, _ in epoll.poll(0.1):
-            sock = sockets[number]
-            data = sock.recv(65536)
-            if not data.endswith(b"\r\n\r\n"):
+            data = sockets[number].recv(65536)
+            if data[9:10] != b"2":
                 errors += 1
-            now = time.perf_counter()
-            took.append(now - begun[number])
-            begun[number] = now
-            sock.send(ready[turn % streams])
-            turn += 1
+            took.append(time.perf_counter() - begun.pop(number))
+            more = following(places[number])
+            if more is not None:
+                begun[number] = time.perf_counter()
+                sockets[number].send(more)
+    spent = time.perf_counter() - begin
+    found = {"requests": float(len(took)), "seconds": spent, "errors": float(errors)}
+    return found | _quantiles(took)
+
+
+def appends(port: int, path: str, kind: str, body: str, streams: int, *, seconds: float) -> Figures:
+    """Stand in for wrk: each connection has one append under way."""
+    ready = [request("POST", f"{path}{number}", kind, body.encode()) for number in range(streams)]
+    turn = itertools.count()
+    return saturate(port, lambda _: ready[next(turn) % streams], seconds)
+
+
+def producers(
+    port: int, path: str, kind: str, body: str, streams: int, *, seconds: float
+) -> Figures:
+    """Like ``appends``; each connection is an idempotent producer and keeps to its own streams."""
+    named = time.monotonic_ns()
+    sequences: dict[tuple[int, int], int] = {}
+    turns = [0] * 64
+
+    def following(place: int) -> bytes:
+        stream = (place + 64 * turns[place]) % streams
+        turns[place] += 1
+        seq = sequences.get((place, stream), -1) + 1
+        sequences[place, stream] = seq
+        fields = (f"Producer-Id: {named}.{place}", "Producer-Epoch: 0", f"Producer-Seq: {seq}")
+        return request("POST", f"{path}{stream}", kind, body.encode(), *fields)
+
+    return saturate(port, following, seconds)
+
+
+def creates(port: int, path: str, kind: str, count: int) -> Figures:
+    """Make many streams, as fast as it goes."""
+    ready = iter([request("PUT", f"{path}{number}", kind) for number in range(count)])
+    return saturate(port, lambda _: next(ready, None), TIMEOUT_S * 5)
+
+
+def stampede(port: int, path: str, readers: int, size: int) -> Figures:
+    """Many readers at once, each of a stream of its own, from the start to the end."""
+    epoll = select.epoll()
+    scratch = memoryview(bytearray(PIECE_BYTES))
+    sockets = [connected(port) for _ in range(readers)]
+    waiting = {sock.fileno(): (sock, _Whole(size)) for sock in sockets}
+    took: list[float] = []
+    begin = time.perf_counter()
+    for place, sock in enumerate(sockets):
+        epoll.register(sock.fileno(), select.EPOLLIN)
+        sock.sendall(request("GET", f"{path}{place}?offset=-1"))
+    while waiting and time.perf_counter() < begin + TIMEOUT_S:
+        for number, _ in epoll.poll(0.1):
+            sock, whole = waiting[number]
+            count = sock.recv_into(scratch) or _gone()
+            if whole.ended(scratch[:count]):
+                took.append(time.perf_counter() - begin)
+                epoll.unregister(number)
+                del waiting[number]
+    spent = time.perf_counter() - begin
+    done = {"requests": float(len(took)), "seconds": spent, "errors": float(len(waiting))}
+    return done | {"mb_per_s": len(took) * size / spent / 1e6} | _quantiles(took)
+
+
+def paced(port: int, path: str, streams: int, rate: float, *, seconds: float) -> Figures:
+    """Append at a fixed rate, round robin over the streams; latency counts from the due time."""
+    ready = [
+        request("POST", f"{path}{number}", "application/octet-stream", b"x" * 256)
+        for number in range(streams)
+    ]
+    epoll = select.epoll()
+    sockets = {sock.fileno(): sock for sock in (connected(port) for _ in range(64))}
+    free = list(sockets)
+    for number in sockets:
+        epoll.register(number, select.EPOLLIN)
+    begun: dict[int, float] = {}
+    took: list[float] = []
+    sent = errors = 0
+    begin = time.perf_counter()
+    while (now := time.perf_counter()) < begin + seconds or (begun and now < begin + seconds + 5):
+        while free and now < begin + seconds and begin + sent / rate <= now:
+            number = free.pop()
+            begun[number] = begin + sent / rate
+            sockets[number].send(ready[sent % streams])
+            sent += 1
+        for number, _ in epoll.poll(0.001):
+            errors += sockets[number].recv(65536)[9:10] != b"2"
+            took.append(time.perf_counter() - begun.pop(number))
+            free.append(number)
     found = {"requests": float(len(took)), "seconds": now - begin, "errors": float(errors)}
     return found | _quantiles(took)
 
@@ -242,15 +335,19 @@ def _next_offset(head: bytes) -> str:
 
 
 def _quantiles(took: list[float]) -> Figures:
-    """Return median and 99th percentile in milliseconds."""
+    """Return median, 99th and 99.9th percentile in milliseconds."""
     if len(took) < 2:
-        return {"p50_ms": 0.0, "p99_ms": 0.0}
-    cuts = statistics.quantiles(took, n=100)
-    return {"p50_ms": cuts[49] * 1e3, "p99_ms": cuts[98] * 1e3}
+        return {"p50_ms": 0.0, "p99_ms": 0.0, "p999_ms": 0.0}
+    cuts = statistics.quantiles(took, n=1000)
+    return {"p50_ms": cuts[499] * 1e3, "p99_ms": cuts[989] * 1e3, "p999_ms": cuts[998] * 1e3}
 
 
 WORK: dict[str, Callable[..., Figures]] = {  # type: ignore[explicit-any]  # arguments vary
     "appends": appends,
+    "producers": producers,
+    "creates": creates,
+    "stampede": stampede,
+    "paced": paced,
     "catch_up": catch_up,
     "events": events,
     "long_poll": long_poll,

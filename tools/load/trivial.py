@@ -1,6 +1,6 @@
 """Servers that do nothing, to measure the generator and the HTTP layer alone.
 
-``python -m tools.load.trivial constant`` sends the same bytes for every receive; ``lane`` and
+``python -m tools.load.trivial constant PORT`` sends the same bytes for every receive; ``lane`` and
 ``h11`` are the project's HTTP layer with a handler that answers 204.
 """
 
@@ -20,8 +20,7 @@ LIFE_S = 600.0  # It is ended long before; if its parent dies it must not stay.
 
 def constant() -> None:
     """Answer every receive with the same bytes, from one epoll loop."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    print(f"constant listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[2])), backlog=256)
     epoll = select.epoll()
     epoll.register(listener, select.EPOLLIN)
     sockets: dict[int, socket.socket] = {}
@@ -50,11 +49,9 @@ async def _handler(exchange: Exchange) -> None:
 
 
 async def _serve(*, lane: bool) -> None:
-    listeners = open_tcp("127.0.0.1", 0, 256)
-    server = Server(listeners, lane=lane)
+    server = Server(open_tcp("127.0.0.1", int(sys.argv[2]), 256), lane=lane)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, _handler)
-        print(f"trivial listening on http://127.0.0.1:{listeners[0].port}", flush=True)
         await trio.sleep(LIFE_S)
         nursery.cancel_scope.cancel()
 
