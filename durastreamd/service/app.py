@@ -12,15 +12,18 @@ from durastreamd.errors import (
     StreamStoppedError,
     WriteFailedError,
 )
+from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import CommonHeaders, Exchange, Phase
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX, Place, place_of
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.requests import ProblemError, moment_of, read_head
+from durastreamd.service.access_log import AccessLog
 from durastreamd.service.answers import RETRY_S, Fields
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
+from durastreamd.service.guard import SAFE, Guard
 from durastreamd.service.lag import LagMeter
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
@@ -59,10 +62,18 @@ class Limits(NamedTuple):
 class App:
     """Serves streams over exchanges."""
 
-    def __init__(self, streams: Streams, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        limits: Limits | None = None,
+        guard: Guard | None = None,
+        access_log: AccessLog | None = None,
+    ) -> None:
         limits = limits or Limits()
         self._streams = streams
         self.lag = LagMeter()
+        self.guard = guard or Guard()
+        self.access_log = access_log or AccessLog()
         self._cors = limits.cors
         reader = self._reader = Reader(streams)
         self._writes = Writes(streams, reader, limits.writes)
@@ -72,6 +83,15 @@ class App:
         self._bootstrap = Bootstrap(streams)
         self.live = LiveReads(streams, reader, self._reads, limits.reads)
         self._restricted = "*" not in limits.cors.origins
+
+    def reconfigure(self, limits: Limits) -> None:
+        """Serve new requests by these limits; those under way go on by theirs."""
+        self._cors = limits.cors
+        self._restricted = "*" not in limits.cors.origins
+        self._writes = Writes(self._streams, self._reader, limits.writes)
+        self._snapshots = Snapshots(self._streams, self._reader, limits.writes)
+        self._reads = Reads(self._streams, self._reader, limits.reads)
+        self.live.reconfigure(self._reads, limits.reads)
 
     # --- headers that every answer has ---
 
@@ -108,12 +128,16 @@ class App:
             await self._refuse(exchange, _busy("The server is going down; come back in a moment."))
         except StorageError as exc:
             await self._refuse(exchange, _storage_problem(exc))
+        except RefusedError as exc:
+            self.access_log.refused(exchange.request, exc.problem.status, exc.problem.code)
+            raise
 
     async def _refuse(self, exchange: Exchange, exc: ProblemError) -> None:
         if exchange.phase is not Phase.UNANSWERED:
             exchange.abort()
             return
         request = exchange.request
+        self.access_log.refused(request, exc.problem.status, exc.problem.code)
         body = problems.render(exc.problem, exc.detail, request.path, **exc.members)
         fields: Fields = [(b"Content-Type", problems.CONTENT_TYPE), NOT_CACHED, *exc.headers]
         await exchange.respond(exc.problem.status, fields, body)
@@ -121,6 +145,8 @@ class App:
     async def _route(self, exchange: Exchange) -> None:
         request = exchange.request
         path = request.path
+        if request.method not in SAFE:
+            self.guard.check(request, self._streams)
         if request.method == "OPTIONS":
             await self._preflight(exchange)
         elif path.startswith(PREFIX):
@@ -201,11 +227,12 @@ class App:
         }
 
     async def _preflight(self, exchange: Exchange) -> None:
+        methods = (READING if self.guard.read_only else METHODS).encode()
         fields: Fields = [
-            (b"Access-Control-Allow-Methods", METHODS.encode()),
+            (b"Access-Control-Allow-Methods", methods),
             (b"Access-Control-Allow-Headers", _ALLOWED.encode()),
             (b"Access-Control-Max-Age", b"%d" % self._cors.max_age_s),
-            (b"Allow", METHODS.encode()),
+            (b"Allow", methods),
         ]
         await exchange.respond(204, fields)
 

@@ -146,6 +146,9 @@ class RealDisk:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self.reclaimed_bytes = (
+            0  # of streams' files that were removed, over the life of this object
+        )
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def _path(self, path: str) -> str:
@@ -226,7 +229,16 @@ class RealDisk:
 
     def unlink(self, path: str) -> None:
         """See Disk."""
-        os.unlink(self._path(path))
+        name = self._path(path)
+        size = os.lstat(name).st_size
+        os.unlink(name)
+        if path.startswith("streams/"):
+            self.reclaimed_bytes += size
+
+    def room(self) -> tuple[int, int]:
+        """Return how large the file system is, and how much of it is free for this process."""
+        found = os.statvfs(self._root)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def make_directory(self, path: str) -> None:
         """See Disk."""
