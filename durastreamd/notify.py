@@ -3,13 +3,17 @@
 The protocols of sd_notify(3) and sd_listen_fds(3), which are a datagram and three variables.
 """
 
+import logging
 import os
 import socket
 import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+logger = logging.getLogger(__name__)
+
 FIRST_DESCRIPTOR: Final = 3  # sd_listen_fds(3): SD_LISTEN_FDS_START
+SEND_S_MAX: Final = 1.0  # the event loop waits so long at most for a manager that does not read
 
 
 class Notifier:
@@ -21,7 +25,8 @@ class Notifier:
         if not address:
             return
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._sock.setblocking(False)  # noqa: FBT003
+        # As sd_notify(3) itself: a full queue is waited for, or READY=1 might be lost.
+        self._sock.settimeout(SEND_S_MAX)
         # "@" stands for the byte that marks an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
 
@@ -31,8 +36,8 @@ class Notifier:
             return
         try:
             self._sock.sendto("\n".join(assignments).encode(), self._address)
-        except OSError:
-            pass
+        except OSError as exc:
+            logger.warning("the service manager was not told %s: %s", assignments[0], exc)
 
     def ready(self, status: str) -> None:
         """Say that clients are served."""
