@@ -39,15 +39,17 @@ class TlsOptions:
 class LogOptions:
     """The log, on standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], "nothing below it is said"] = (
-        "info"
-    )
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        "debug, info, warning or error: nothing below it is said",
+    ] = "info"
     format: Annotated[
         Literal["auto", "journal", "logfmt", "json", "text"],
-        "auto: journal under systemd, text on a terminal, else logfmt",
+        "journal, logfmt, json, text; auto: journal under systemd, text on a terminal, else logfmt",
     ] = "auto"
     access: Annotated[
-        Literal["off", "errors", "all"], "one line per refused request, or per request"
+        Literal["off", "errors", "all"],
+        "a line for each refused request (errors), for each request (all), or for none (off)",
     ] = "errors"
 
 

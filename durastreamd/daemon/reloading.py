@@ -8,9 +8,17 @@ from durastreamd.config import SETTINGS, Config
 
 T = TypeVar("T")
 
+# Sections and settings that SIGHUP puts in force; the rest is read at the start only.
+RELOADABLE = ("log", "tls", "reads", "writes", "cors", "disk", "server.drain_s")
+
 # Looks at new settings and raises if they cannot be used; what it returns puts them in force and
 # does not fail.
 Prepare = Callable[[Config], Callable[[], None]]
+
+
+def is_among(name: str, names: tuple[str, ...]) -> bool:
+    """Tell whether a setting is one of ``names``, by itself or by its section."""
+    return name in names or name.partition(".")[0] in names
 
 
 class Reloaded(NamedTuple):
@@ -29,12 +37,12 @@ class Reloads:
 
     def add(self, names: tuple[str, ...], prepare: Prepare) -> None:
         """Have ``prepare`` called at each reload; it puts these sections or settings in force."""
+        assert set(names) <= set(RELOADABLE), "the manual page is made from that list"
         self._parts.append((names, prepare))
 
     def covers(self, name: str) -> bool:
         """Tell whether a setting is put in force by a reload."""
-        section = name.partition(".")[0]
-        return any(name in names or section in names for names, _ in self._parts)
+        return any(is_among(name, names) for names, _ in self._parts)
 
     def reload(self, old: Config, fresh: Config) -> Reloaded:
         """Put new settings in force; raises without having changed anything if one does not fit."""

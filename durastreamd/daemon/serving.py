@@ -131,7 +131,8 @@ class Daemon:
         logger.info("stopped")
 
     async def _begin(self, nursery: trio.Nursery) -> None:
-        nursery.start_soon(self.app.lag.run)
+        statistics, committer = self.server.statistics, self.streams.committer
+        nursery.start_soon(self.app.lag.run, lambda: statistics.exchanges_total + committer.batches)
         nursery.start_soon(self._tell_status)
         if not self.config.server.read_only:
             self.space.look()
