@@ -39,7 +39,7 @@ def ask(
     try:
         connection.request(method, target, body or None, head or {})
         reply = connection.getresponse()
-        return Answer(reply.status, reply.headers, reply.read())
+        return Answer(reply.status, dict(reply.getheaders()), reply.read())
     finally:
         connection.close()
 
@@ -207,8 +207,10 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         time.sleep(0.1)
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("stopping on SIGTERM")
+        begun = time.monotonic()
         daemon.signal(signal.SIGTERM)
         assert daemon.wait() == 0
+        assert time.monotonic() - begun < 5
         sock.close()
         assert "stopping at once on a second SIGTERM" in daemon.stderr()
         daemon.start()

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trio
+from trio.testing import MockClock
 
+from durastreamd.streams.registry import Streams
 from tests.support.daemon import Daemon
+from tests.support.held_writer import Bench, reopen
 
 pytestmark = [pytest.mark.system]
 
@@ -120,6 +124,27 @@ def test_a_copy_is_served_and_not_touched(tmp_path: Path, *, crashed: bool) -> N
             assert look(client) == before
         assert daemon.terminate() == 0
         assert tree(tmp_path / "data") == kept
+
+
+async def test_reading_a_copy_writes_no_renewals_and_sweeps_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    bench = Bench()
+    async with bench.running():
+        await bench.make("/s", ttl_ms=1000)
+    engine = reopen(bench.disk)
+    streams = Streams(engine, bench.clock, threads=False, read_only=True)
+    stream = engine.namespace.by_key["/s"]
+    length = engine.journal.length
+    async with streams.running():
+        for _ in range(10):
+            await trio.sleep(0.5)
+            streams.touch(stream)
+            assert streams.find("/s") is stream, "renewed in memory"
+        await trio.sleep(100)
+        assert streams.find("/s") is not stream
+    assert engine.namespace.by_id
+    assert (streams.committer.records, engine.journal.length) == (0, length)
 
 
 def test_a_copy_needs_no_lock_and_no_right_to_write(tmp_path: Path) -> None:

@@ -112,11 +112,12 @@ def test_room_comes_back_while_the_server_runs(small: Daemon, how: str) -> None:
         client.put("/agents")
         head = {**TEXT, "Stream-TTL": "1"} if how == "expired" else TEXT
         assert client.put("/agents/run", headers=head).status_code == 201
+        tail = ""
         for _ in range(24):
             reply = client.post("/agents/run", headers=TEXT, content=PIECE)
             assert reply.status_code == 204, reply.text
+            tail = reply.headers["stream-next-offset"]
             time.sleep(0.02)
-        tail = reply.headers["stream-next-offset"]
         wait_until(lambda: used(small) >= 5 * MIB, "six MiB were appended and are not in the files")
         if how == "deleted":
             assert client.delete("/agents/run").status_code == 204
