@@ -4,6 +4,7 @@ Run as ``python tools/settings.py`` after a setting or its reason has changed.
 """
 
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -13,6 +14,8 @@ from durastreamd.config import defaults_text  # noqa: E402
 from durastreamd.config.printing import in_section, summary_of, toml  # noqa: E402
 from durastreamd.config.settings import section_defaults  # noqa: E402
 from durastreamd.daemon.reloading import RELOADABLE, is_among  # noqa: E402
+
+WIDTH = 76  # of a line of the page's source
 
 HEAD = r""".\" Made by tools/settings.py from the settings; edit those, or the text there.
 .Dd November 16, 2026
@@ -54,7 +57,8 @@ Times are seconds, keys ending in
 or
 .Li _s_max ;
 sizes are bytes.
-A key that names a file may name a credential of the service manager: a bare name is sought in
+A key that names a file may name a credential of the service manager: a bare
+name is sought in
 .Ev CREDENTIALS_DIRECTORY
 first.
 Variables are not expanded.
@@ -64,7 +68,8 @@ reads everything again, and the files that settings name.
 If anything is wrong, all stays as it was and the log says why.
 A setting marked
 .Sq reload
-below is in force at once, for requests that begin from then on; a change of any other is named in
+below is in force at once, for requests that begin from then on; a change of
+any other is named in
 the log and waits for a restart.
 .Sh SETTINGS
 """
@@ -88,10 +93,10 @@ key = "tls.key"
 origins = ["https://app.example.org"]
 .Ed
 .Sh SEE ALSO
+.Xr systemd.exec 5 ,
 .Xr durastreamd 7 ,
-.Xr durastreamd 8 ,
 .Xr dsadmin 8 ,
-.Xr systemd.exec 5
+.Xr durastreamd 8
 """
 
 
@@ -110,7 +115,8 @@ def manual() -> str:
         for setting in in_section(section):
             shown = escaped(toml(setting.default)).replace('"', "\\(dq")
             lines.append(f'.It Va {setting.key} No = "{shown}"')
-            lines.append(escaped(setting.why.removesuffix(".") + "."))
+            why = textwrap.wrap(setting.why.removesuffix(".") + ".", WIDTH)
+            lines += [escaped(line) for line in why]
             if is_among(setting.name, RELOADABLE):
                 lines.append(".Pq reload")
         lines.append(".El")
