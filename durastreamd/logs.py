@@ -25,6 +25,8 @@ def set_up(form: str, level: str, environment: Mapping[str, str]) -> None:
     """Send every record of this level and above to standard error, in this form."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(form, sys.stderr, environment))
+    # Which thread or process wrote a record is in no form; finding out costs more than formatting.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

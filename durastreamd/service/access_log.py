@@ -6,7 +6,7 @@ without an id is given one.
 
 ``errors`` writes a line for refused requests only and costs nothing for others: the service calls
 ``refused`` where it answers with a problem. ``all`` stands before the service and watches every
-exchange, which costs some 15 microseconds each, most of it the line itself.
+exchange, which costs some 30 microseconds each, nearly all of it the line itself.
 """
 
 import itertools
@@ -23,6 +23,8 @@ from durastreamd.http.errors import HungUpError, RefusedError
 from durastreamd.http.exchange import CommonHeaders, Exchange, Handler, Headers, Phase, Request
 
 logger = logging.getLogger("durastreamd.access")
+
+Fields = dict[str, str | int | float | bool]
 
 CLIENT_GONE = 499  # what nginx writes for it; no answer has this status
 _ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
@@ -42,8 +44,8 @@ def request_id(request: Request) -> str:
     return f"{_RUN}-{next(_numbers):x}"
 
 
-def _common(request: Request, status: int) -> dict[str, str | int | float | bool]:
-    found: dict[str, str | int | float | bool] = {
+def _common(request: Request, status: int) -> Fields:
+    found: Fields = {
         "method": request.method,
         "path": request.path,
         "status": status,
@@ -64,6 +66,13 @@ def _level(status: int) -> int:
     return logging.WARNING if status >= _SERVER_ERROR else logging.INFO
 
 
+def _write(message: str, status: int, fields: Fields) -> None:
+    # Made here: looking for the caller's place in the source is half the cost of a record.
+    record = logging.LogRecord(logger.name, _level(status), "", 0, message, (), None)
+    record.__dict__["fields"] = fields
+    logger.handle(record)
+
+
 class AccessLog:
     """Writes access lines: ``mode`` is off, errors or all."""
 
@@ -73,11 +82,7 @@ class AccessLog:
     def refused(self, request: Request, status: int, code: str) -> None:
         """Note a request that was answered with a problem."""
         if self.mode == "errors" and logger.isEnabledFor(_level(status)):
-            logger.log(
-                _level(status),
-                "refused",
-                extra={"fields": {**_common(request, status), "code": code}},
-            )
+            _write("refused", status, {**_common(request, status), "code": code})
 
     def around(self, handler: Handler) -> Handler:
         """Return what is to serve exchanges: the handler itself unless all of them are noted."""
@@ -111,7 +116,7 @@ def _note(noted: "_Noted", seconds: float) -> None:
     fields["dur_ms"] = round(seconds * 1000, 3)
     if noted.phase is Phase.ABORTED:
         fields["aborted"] = True
-    logger.log(_level(status), "request", extra={"fields": fields})
+    _write("request", status, fields)
 
 
 class _Noted(Exchange):
