@@ -136,7 +136,7 @@ class Daemon:
         nursery.start_soon(self._tell_status)
         if not self.config.server.read_only:
             self.space.look()
-            nursery.start_soon(self.space.watch, self.streams.blocking)
+            nursery.start_soon(self.space.watch, self.streams.by_writer)
         await nursery.start(self.server.serve, self.app.access_log.around(self.app))
         self._plan.announce(self.names)
         self._notifier.ready(self.status.line())

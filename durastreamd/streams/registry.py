@@ -187,9 +187,29 @@ class Streams:
 
     async def prove_writer(self) -> None:
         """Return when the journal's writer has done all that was put before it until now."""
+        await self.by_writer(lambda: None)
+
+    async def by_writer(self, job: Callable[[], T]) -> T:
+        """Run a short job in the journal's thread, after all that was put before it.
+
+        For what comes again and again: a thread of its own would keep the memory of whatever else
+        it is lent to. An OSError of the job is raised here; the thread goes on.
+        """
         done = trio.Event()
-        self._writer.put(lambda: None, lambda _: done.set())
+        results: list[T] = []
+        failures: list[OSError] = []
+
+        def work() -> None:
+            try:
+                results.append(job())
+            except OSError as exc:
+                failures.append(exc)
+
+        self._writer.put(work, lambda _: done.set())
         await done.wait()
+        if failures:
+            raise failures[0]
+        return results[0]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -164,3 +164,13 @@ async def test_the_proof_of_the_writer_waits_for_the_writer(site: Site) -> None:
         site.bench.writer.release()
         with trio.fail_after(5):
             await proven.wait()
+
+
+async def test_what_fails_in_the_writer_does_not_end_it(site: Site) -> None:
+    def fails() -> int:
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        await site.bench.streams.by_writer(fails)
+    assert await site.bench.streams.by_writer(lambda: 7) == 7
+    await site.make("s")
