@@ -161,7 +161,8 @@ class Daemon:
     ) -> None:
         async for number in signals:
             if number == signal.SIGHUP:
-                self._reload()
+                if not self._stopping:  # the manager must not hear of readiness again
+                    self._reload()
             elif number == signal.SIGUSR1:
                 self.status.write()
             elif not self._stopping:
