@@ -1,57 +1,101 @@
-"""The command line of the server: arguments, exit status. The only reader of either."""
+"""The command line of the server: arguments, environment, exit status. The only reader of them."""
 
 import argparse
 import gc
 import logging
+import os
 import sys
-from functools import partial
+from typing import NamedTuple, NoReturn
 
 import trio
 
-from durastreamd import __version__
-from durastreamd.config import ConfigError, load
-from durastreamd.daemon import serve
+from durastreamd import __version__, logs
+from durastreamd.config import ConfigError, Loaded, config_text, defaults_text, find_file, read
+from durastreamd.daemon import Plan, check_config, serve
 from durastreamd.errors import (
     CorruptDataError,
     DataDirectoryError,
     DirectoryLockedError,
     StorageError,
 )
+from durastreamd.notify import manager_of
 
-# sysexits.h, as systemd and shells know them.
-EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, EX_IOERR, EX_TEMPFAIL, EX_CONFIG = 65, 66, 69, 74, 75, 78
-STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (ConfigError, EX_CONFIG),
-    (DirectoryLockedError, EX_TEMPFAIL),
-    (DataDirectoryError, EX_NOINPUT),
-    (CorruptDataError, EX_DATAERR),
-    (StorageError, EX_IOERR),
-    (OSError, EX_UNAVAILABLE),
+logger = logging.getLogger(__name__)
+
+
+class Status(NamedTuple):
+    """One row of the table of exit statuses; sysexits.h has the names."""
+
+    code: int
+    name: str
+    meaning: str
+
+
+USAGE = Status(64, "EX_USAGE", "The command line was wrong.")
+BUG = Status(70, "EX_SOFTWARE", "A fault in the server itself; the log has a traceback.")
+# In this order: the first kind that fits what was raised decides.
+FAILURES: tuple[tuple[type[Exception], Status], ...] = (
+    (ConfigError, Status(78, "EX_CONFIG", "A setting is wrong.")),
+    (DirectoryLockedError, Status(75, "EX_TEMPFAIL", "The data directory is in use.")),
+    (DataDirectoryError, Status(66, "EX_NOINPUT", "No data directory, or a foreign one.")),
+    (CorruptDataError, Status(65, "EX_DATAERR", "The data is damaged.")),
+    (StorageError, Status(74, "EX_IOERR", "The disk failed.")),
+    (PermissionError, Status(77, "EX_NOPERM", "A permission is missing.")),
+    (OSError, Status(69, "EX_UNAVAILABLE", "An address cannot be listened on.")),
 )
+STATUSES = (
+    Status(0, "EX_OK", "Stopped by a signal, or there was nothing to do but print."),
+    USAGE,
+    BUG,
+    *(status for _, status in FAILURES),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that exits as sysexits.h has it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what was wrong with the command line and end."""
+        self.exit(USAGE.code, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the server's arguments."""
-    made = argparse.ArgumentParser(
-        prog="durastreamd", description="A Durable Streams server.", allow_abbrev=False
-    )
-    made.add_argument("--version", action="version", version=f"durastreamd {__version__}")
-    made.add_argument("--config", metavar="FILE", help="settings, as durastreamd.toml shows them")
-    made.add_argument(
-        "--listen",
-        action="append",
-        default=[],
-        metavar="ADDR",
-        help="host:port, unix:/path, fd:number",
-    )
-    made.add_argument("--data-dir", metavar="DIR", help="where the streams are kept")
-    made.add_argument(
-        "--init", action="store_true", help="make an empty directory a data directory"
-    )
-    made.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change a setting"
-    )
+    made = Parser(prog="durastreamd", description="A Durable Streams server.", allow_abbrev=False)
+    add = made.add_argument
+    add("--version", action="version", version=f"durastreamd {__version__}")
+    add("--config", metavar="FILE", help="settings, as --print-defaults shows them")
+    add("-t", "--check-config", action="store_true", help="check the settings and exit")
+    add("--print-config", action="store_true", help="print the settings in force and exit")
+    add("--print-defaults", action="store_true", help="print a file of every default and exit")
+    where = "host:port, unix:/path, fd:number; may be given several times"
+    add("--listen", action="append", default=[], metavar="ADDR", help=where)
+    add("--data-dir", metavar="DIR", help="where the streams are kept")
+    change = "change a setting; may be given several times"
+    add("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=change)
+    add("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    add("--log-format", metavar="FORMAT", help="auto, journal, logfmt, json or text")
+    add("--init", action="store_true", help="make an empty directory a data directory")
+    add("--read-only", action="store_true", help="serve a backup or a copy; write nothing")
     return made
+
+
+def flags_of(chosen: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return every setting the command line changes, with the option that changes it."""
+    flags = [(setting, "--set") for setting in chosen.set]
+    if chosen.listen:
+        flags.append(("server.listen=" + ",".join(chosen.listen), "--listen"))
+    for option, name in (
+        ("data_dir", "server.data_dir"),
+        ("log_level", "log.level"),
+        ("log_format", "log.format"),
+    ):
+        value = getattr(chosen, option)
+        if value is not None:
+            flags.append((f"{name}={value}", "--" + option.replace("_", "-")))
+    if chosen.read_only:
+        flags.append(("server.read_only=true", "--read-only"))
+    return flags
 
 
 def tune_collector() -> None:
@@ -75,16 +119,30 @@ def announce(names: list[str]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the server; the exit status says why it ended."""
     chosen = parser().parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
-    settings = list(chosen.set)
-    if chosen.listen:
-        settings.append("server.listen=" + ",".join(chosen.listen))
-    if chosen.data_dir:
-        settings.append(f"server.data_dir={chosen.data_dir}")
+    if chosen.print_defaults:
+        sys.stdout.write(defaults_text())
+        return 0
+    environment = dict(os.environ)
+    logs.set_up("auto", "info", environment)
+
+    def load() -> Loaded:
+        path = chosen.config or find_file(environment)
+        return read(path, environment, flags_of(chosen))
+
     try:
-        trio.run(partial(serve, init=chosen.init), load(chosen.config, settings), announce)
+        loaded = load()
+        if chosen.print_config:
+            sys.stdout.write(config_text(loaded))
+            return 0
+        if chosen.check_config:
+            check_config(loaded.config)
+            sys.stdout.write(f"durastreamd: {loaded.file or 'no file'}: the settings are valid\n")
+            return 0
+        logs.set_up(loaded.config.log.format, loaded.config.log.level, environment)
+        manager = manager_of(environment)
+        trio.run(serve, Plan(loaded, load, announce, manager, environment, init=chosen.init))
     except BaseException as exc:  # noqa: BLE001  # turned into a status, or raised again
-        return _status(exc)
+        return _failed(exc)
     return 0
 
 
@@ -94,15 +152,21 @@ def _leaves(exc: BaseException) -> list[BaseException]:
     return [exc]
 
 
-def _status(exc: BaseException) -> int:
-    """Return the exit status for what ended the server; a bug is raised again."""
+def _failed(exc: BaseException) -> int:
+    """Return the exit status for what ended the server, and say it."""
     leaves = _leaves(exc)
-    for kind, status in STATUSES:
+    for kind, status in FAILURES:
         for leaf in leaves:
             if isinstance(leaf, kind):
-                sys.stderr.write(f"durastreamd: {leaf}\n")
-                return status
-    raise exc
+                text = leaf.strerror if isinstance(leaf, OSError) and leaf.strerror else str(leaf)
+                named = getattr(leaf, "filename", None)
+                place = f"{named}: " if named else ""
+                sys.stderr.write(f"durastreamd: {place}{text} ({status.name}, {status.code})\n")
+                return status.code
+    if not all(isinstance(leaf, Exception) for leaf in leaves):
+        raise exc  # not ours to judge: an interrupt, an exit
+    logger.critical("the server failed", exc_info=exc)
+    return BUG.code
 
 
 if __name__ == "__main__":

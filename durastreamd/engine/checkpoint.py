@@ -23,6 +23,7 @@ checkpoint: an id below the commit's ``next_id`` that has no row is known to hav
 A failed write anywhere leaves everything marked as it was, to be done again.
 """
 
+import itertools
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import NamedTuple
@@ -44,11 +45,12 @@ _OUTDATED_PER_LIVE = 3
 _OUTDATED_MIN = 1000
 
 
-def run(steps: Steps) -> None:
-    """Do every step here and now."""
+def run(steps: Steps, on_step: Callable[[int], None] = lambda _: None) -> None:
+    """Do every step here and now; ``on_step`` hears how many have been begun."""
     try:
         job = next(steps)
-        while True:
+        for number in itertools.count(1):
+            on_step(number)
             try:
                 result = attempt(job)
             except WriteFailedError as exc:

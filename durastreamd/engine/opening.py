@@ -21,6 +21,7 @@ unreadable disk) stop the opening: they say nothing about the data.
 import gc
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
@@ -45,6 +46,10 @@ from durastreamd.storage.recovery import JournalWalk, Replay, SetAside, Torn
 
 logger = logging.getLogger(__name__)
 
+# Told while opening goes on: what is being done, how much of it is done, of how much.
+Progress = Callable[[str, int, int], None]
+_PROGRESS_EVERY = 1024  # records
+
 
 class Report(NamedTuple):
     """What opening found and did."""
@@ -63,6 +68,7 @@ def open_engine(
     now_ms: int,
     *,
     create: bool = False,
+    progress: Progress = lambda _what, _done, _total: None,
 ) -> tuple[Engine, Report]:
     """Open a data directory, making it first if asked and if it was never in use."""
     if create and datadir.is_new(disk):
@@ -74,7 +80,7 @@ def open_engine(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        report = _Opening(engine).run()
+        report = _Opening(engine, progress).run()
         _renew_lifetimes(engine, now_ms)
     except BaseException:
         disk.release(engine.lock)
@@ -108,8 +114,9 @@ def _make(disk: Disk, uuid: bytes) -> None:
 class _Opening:
     """The work of opening, step by step."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, progress: Progress) -> None:
         self._engine = engine
+        self._progress = progress
         self._disk = engine.disk
         self._touched: set[int] = set()
         self._lost: dict[int, list[bytes]] = {}
@@ -119,13 +126,17 @@ class _Opening:
 
     def run(self) -> Report:
         engine = self._engine
+        self._progress("reading the catalogue", 0, 1)
         loaded = catalog.load(self._disk, engine.uuid)
         self._load_rows(loaded)
         files = self._journal_files(loaded.commit)
         engine.applied_lsn = loaded.commit.lsn
         walk = JournalWalk(engine.uuid, files, loaded.commit.lsn + 1, loaded.commit.lsn)
         data = {file.number: file.data for file in files}
-        for step in walk.steps():
+        total = sum(len(file.data) for file in files)
+        for number, step in enumerate(walk.steps()):
+            if number % _PROGRESS_EVERY == 0:
+                self._progress("replaying the journal (bytes)", self._replayed_bytes, total)
             match step:
                 case Replay():
                     self._replay(step, data, loaded.commit)
@@ -321,7 +332,9 @@ class _Opening:
         engine.applied_lsn = next_lsn - 1
         for removal in loaded.commit.removals:
             self._repeat(removal)
-        cp.run(cp.checkpoint(engine))
+        steps = len(engine.dirty) // engine.options.slice_streams + 4  # about
+        told = partial(self._progress, "writing a checkpoint (steps)")
+        cp.run(cp.checkpoint(engine), lambda number: told(number, max(number, steps)))
         engine.superseded.clear()
         engine.opening = False
 

@@ -99,6 +99,19 @@ class Server:
             for listener in self._listeners:
                 listener.release()
 
+    def reconfigure(self, handler: Handler, common_headers: Headers) -> None:
+        """Serve requests that begin from now on by this handler, with these headers."""
+        self._common = CommonHeaders(common_headers)
+        if self._context is not None:
+            self._context.handler = handler
+            self._context.common = self._common
+
+    def renew_tls(self, tls: ssl.SSLContext) -> None:
+        """Shake hands with these keys from now on; connections that are there keep theirs."""
+        for listener in self._listeners:
+            if listener.tls is not None:
+                listener.tls = tls
+
     @property
     def draining(self) -> bool:
         """Whether no new connections are taken; handlers of endless responses should end them."""

@@ -12,6 +12,7 @@ from durastreamd.errors import (
     StreamStoppedError,
     WriteFailedError,
 )
+from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import CommonHeaders, Exchange, Phase, Reply, Request
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
@@ -19,9 +20,11 @@ from durastreamd.protocol.names import PREFIX, Place, place_of
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.requests import ProblemError, moment_of, read_head
+from durastreamd.service.access_log import AccessLog
 from durastreamd.service.answers import RETRY_S, Answer, Fields, answer_append
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
+from durastreamd.service.guard import SAFE, Guard
 from durastreamd.service.lag import LagMeter
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
@@ -60,10 +63,18 @@ class Limits(NamedTuple):
 class App:
     """Serves streams over exchanges."""
 
-    def __init__(self, streams: Streams, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        limits: Limits | None = None,
+        guard: Guard | None = None,
+        access_log: AccessLog | None = None,
+    ) -> None:
         limits = limits or Limits()
         self._streams = streams
         self.lag = LagMeter()
+        self.guard = guard or Guard()
+        self.access_log = access_log or AccessLog()
         self._cors = limits.cors
         reader = self._reader = Reader(streams)
         self._writes = Writes(streams, reader, limits.writes)
@@ -73,6 +84,15 @@ class App:
         self._bootstrap = Bootstrap(streams)
         self.live = LiveReads(streams, reader, self._reads, limits.reads)
         self._restricted = "*" not in limits.cors.origins
+
+    def reconfigure(self, limits: Limits) -> None:
+        """Serve new requests by these limits; those under way go on by theirs."""
+        self._cors = limits.cors
+        self._restricted = "*" not in limits.cors.origins
+        self._writes = Writes(self._streams, self._reader, limits.writes)
+        self._snapshots = Snapshots(self._streams, self._reader, limits.writes)
+        self._reads = Reads(self._streams, self._reader, limits.reads)
+        self.live.reconfigure(self._reads, limits.reads)
 
     # --- headers that every answer has ---
 
@@ -103,9 +123,18 @@ class App:
             await self._route(exchange)
         except (ProblemError, DurastreamError) as exc:
             if exchange.phase is Phase.UNANSWERED:
-                await exchange.respond(*_refusal(exc, exchange.request.path))
+                await exchange.respond(*self._refusal(exc, exchange.request))
             else:
                 exchange.abort()
+        except RefusedError as exc:
+            self.access_log.refused(exchange.request, exc.problem.status, exc.problem.code)
+            raise
+
+    def _refusal(self, exc: ProblemError | DurastreamError, request: Request) -> Answer:
+        """Return the answer that says what went wrong, and note it."""
+        problem = _problem_of(exc)
+        self.access_log.refused(request, problem.problem.status, problem.problem.code)
+        return _rendered(problem, request.path)
 
     def quick(self, request: Request, body: bytes, reply: Reply) -> bool:
         """Take an append that is all there and leaves nothing to wait for but its commit.
@@ -113,7 +142,7 @@ class App:
         Declines whatever it does not like the look of: the ordinary way says what is wrong.
         """
         path = request.path
-        if self._restricted or not path.startswith(PREFIX):
+        if self._restricted or not path.startswith(PREFIX) or self.access_log.notes_all:
             return False
 
         def told(result: Outcome | Exception) -> None:
@@ -122,17 +151,17 @@ class App:
                     raise result
                 answer = answer_append(result)
             except (ProblemError, DurastreamError) as exc:
-                answer = _refusal(exc, path)
+                answer = self._refusal(exc, request)
             except Exception:
                 # Runs in the turn of the committer, which must go on to everybody else's.
                 logger.exception("unexpected failure in POST %s", path)
                 detail = "The server failed while answering; its log has the reason."
-                answer = _refusal(ProblemError(problems.INTERNAL_ERROR, detail), path)
+                answer = _rendered(ProblemError(problems.INTERNAL_ERROR, detail), path)
             reply(*answer)
 
         try:
             place = place_of(path)
-            if place.part or place.is_bucket:
+            if place.part or place.is_bucket or self.guard.watchful:
                 return False
             return self._writes.append_quickly(request, place.key, body, told)
         except (ProblemError, DurastreamError):
@@ -141,6 +170,8 @@ class App:
     async def _route(self, exchange: Exchange) -> None:
         request = exchange.request
         path = request.path
+        if request.method not in SAFE:
+            self.guard.check(request, self._streams)
         if request.method == "OPTIONS":
             await self._preflight(exchange)
         elif path.startswith(PREFIX):
@@ -221,11 +252,12 @@ class App:
         }
 
     async def _preflight(self, exchange: Exchange) -> None:
+        methods = (READING if self.guard.read_only else METHODS).encode()
         fields: Fields = [
-            (b"Access-Control-Allow-Methods", METHODS.encode()),
+            (b"Access-Control-Allow-Methods", methods),
             (b"Access-Control-Allow-Headers", _ALLOWED.encode()),
             (b"Access-Control-Max-Age", b"%d" % self._cors.max_age_s),
-            (b"Allow", METHODS.encode()),
+            (b"Allow", methods),
         ]
         await exchange.respond(204, fields)
 
@@ -264,14 +296,18 @@ def _only_reading(method: str) -> None:
         raise not_allowed(READING)
 
 
-def _refusal(exc: ProblemError | DurastreamError, path: str) -> Answer:
-    """Return the answer that says what went wrong."""
+def _problem_of(exc: ProblemError | DurastreamError) -> ProblemError:
+    """Return what went wrong in the words of the protocol."""
+    if isinstance(exc, ProblemError):
+        return exc
     if isinstance(exc, OverloadedError):
-        exc = _busy(f"{_sentence(exc)} Come back in a moment.")
-    elif isinstance(exc, StreamStoppedError):
-        exc = _busy("The server is going down; come back in a moment.")
-    elif not isinstance(exc, ProblemError):
-        exc = _storage_problem(exc)
+        return _busy(f"{_sentence(exc)} Come back in a moment.")
+    if isinstance(exc, StreamStoppedError):
+        return _busy("The server is going down; come back in a moment.")
+    return _storage_problem(exc)
+
+
+def _rendered(exc: ProblemError, path: str) -> Answer:
     body = problems.render(exc.problem, exc.detail, path, **exc.members)
     fields: Fields = [(b"Content-Type", problems.CONTENT_TYPE), NOT_CACHED, *exc.headers]
     return Answer(exc.problem.status, fields, body)

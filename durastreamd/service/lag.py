@@ -1,11 +1,13 @@
 """How late the event loop is: the one number that tells whether something holds it."""
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
 SAMPLE_S = 0.02
-SAMPLES = 3000  # the last minute
+IDLE_S = 0.5  # while nothing goes on: fifty wake-ups a second would be the whole cost of idling
+SAMPLES = 3000  # the last minute of a busy server
 
 
 class LagMeter:
@@ -14,15 +16,18 @@ class LagMeter:
     def __init__(self) -> None:
         self._lags: deque[float] = deque(maxlen=SAMPLES)
 
-    async def run(self) -> None:
-        """Sample until cancelled."""
+    async def run(self, activity: Callable[[], int]) -> None:
+        """Sample until cancelled; ``activity`` is a number that grows while there is work."""
+        before = -1
         while True:
-            asked = trio.current_time() + SAMPLE_S
+            now = activity()
+            asked = trio.current_time() + (IDLE_S if now == before else SAMPLE_S)
+            before = now
             await trio.sleep_until(asked)
             self._lags.append(trio.current_time() - asked)
 
     def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the last minute's lags, in milliseconds."""
+        """Return a percentile of the last lags, in milliseconds."""
         if not self._lags:
             return 0.0
         ordered = sorted(self._lags)

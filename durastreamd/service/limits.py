@@ -1,37 +1,55 @@
 """What the service itself bounds, with defaults that suit real clients."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 MIB = 1024 * 1024
+POSITIVE = msgspec.Meta(gt=0)
 
 
 @dataclass(frozen=True)
 class ReadLimits:
     """Reading: how long, how much."""
 
-    long_poll_s: float = 25.0  # below the 30 s read time-out that several clients have
-    heartbeat_s: float = 15.0  # a comment on a quiet SSE response, for proxies that hang up
-    sse_s: float = 60.0  # an SSE response is renewed after about so long, for caches
-    page_bytes_max: int = 64 * MIB  # one catch-up answer; it is streamed, so memory is no reason
-    piece_bytes: int = 256 * 1024  # read and sent at once: measured faster than sendfile here
-    event_bytes_max: int = 256 * 1024  # one SSE data event while catching up
-    gzip_bytes_min: int = 1024  # below it compressing costs more than it saves
-    gzip_bytes_max: int = 8 * MIB  # above it the answer is streamed as it is
+    long_poll_s: Annotated[float, "below the 30 s read time-out that several clients have"] = 25.0
+    heartbeat_s: Annotated[
+        float, "a comment on a quiet SSE response, for proxies that hang up", POSITIVE
+    ] = 15.0
+    sse_s: Annotated[
+        float, "an SSE response is renewed after about so long, for caches", POSITIVE
+    ] = 60.0
+    page_bytes_max: Annotated[
+        int, "one catch-up answer; it is streamed, so memory is no reason", POSITIVE
+    ] = 64 * MIB
+    piece_bytes: Annotated[
+        int, "read and sent at once: measured faster than sendfile here", POSITIVE
+    ] = 256 * 1024
+    event_bytes_max: Annotated[int, "one SSE data event while catching up", POSITIVE] = 256 * 1024
+    gzip_bytes_min: Annotated[int, "below it compressing costs more than it saves"] = 1024
+    gzip_bytes_max: Annotated[int, "above it the answer is streamed as it is"] = 8 * MIB
 
 
 @dataclass(frozen=True)
 class WriteLimits:
     """Writing: how much at once."""
 
-    append_bytes_max: int = 64 * MIB  # one body, held in memory until it is durable
-    snapshot_bytes_max: int = 1024 * MIB  # one blob; it is streamed to disk, not held in memory
-    in_flight_bytes_max: int = 256 * MIB  # bodies of all requests until they are durable
-    parse_inline_bytes: int = 64 * 1024  # a larger JSON body is checked in a thread
+    append_bytes_max: Annotated[int, "one body, held in memory until it is durable", POSITIVE] = (
+        64 * MIB
+    )
+    snapshot_bytes_max: Annotated[
+        int, "one blob; it is streamed to disk, not held in memory", POSITIVE
+    ] = 1024 * MIB
+    in_flight_bytes_max: Annotated[
+        int, "bodies of all requests until they are durable", POSITIVE
+    ] = 256 * MIB
+    parse_inline_bytes: Annotated[int, "a larger JSON body is checked in a thread"] = 64 * 1024
 
 
 @dataclass(frozen=True)
 class CorsOptions:
     """Which pages may use the server from a browser; "*" is any."""
 
-    origins: tuple[str, ...] = ("*",)
-    max_age_s: int = 86_400  # without it every write pays a preflight
+    origins: Annotated[tuple[str, ...], "as browsers send them: https://example.org"] = ("*",)
+    max_age_s: Annotated[int, "without it every write pays a preflight"] = 86_400

@@ -29,6 +29,11 @@ class LiveReads:
         self.ending = False  # the server is draining: live reads are answered and not renewed
         self._reads = reads
 
+    def reconfigure(self, reads: Reads, limits: ReadLimits) -> None:
+        """Answer from now on by these limits."""
+        self._reads = reads
+        self.limits = limits
+
     def end_all(self) -> None:
         """Have every waiting reader answered now; their clients go on elsewhere or later."""
         self.ending = True
@@ -38,6 +43,7 @@ class LiveReads:
 
     async def long_poll(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
         """Answer when there is data after the offset, when the stream closes, or in the end."""
+        self._refuse_new()
         self.streams.touch(stream)
         start = self.reader.position_of(stream, head.offset)
         with self.streams.follow(stream) as follower:
@@ -64,6 +70,15 @@ class LiveReads:
                     return
                 await follower.changed()
 
+    def _refuse_new(self) -> None:
+        """Send new live readers elsewhere: one that is accepted and ended at once, three times,
+        makes the public client give up server-sent events for good.
+        """
+        if self.ending:
+            detail = "The server is going down; come back in a moment."
+            later = ((b"Retry-After", b"1"),)
+            raise ProblemError(problems.UNAVAILABLE, detail, later, retryAfter=1)
+
     def present(self, stream: Stream) -> bool:
         """Tell whether this very stream, not one made anew, is still to be read."""
         return self.streams.find(stream.key) is stream
@@ -83,10 +98,7 @@ class LiveReads:
 
     async def events(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
         """Send everything after the offset as events, then follow."""
-        if self.ending:
-            detail = "The server is going down; come back in a moment."
-            later = ((b"Retry-After", b"1"),)
-            raise ProblemError(problems.UNAVAILABLE, detail, later, retryAfter=1)
+        self._refuse_new()
         self.streams.touch(stream)
         start = self.reader.position_of(stream, head.offset)
         with self.streams.engine.reading(stream) as view:

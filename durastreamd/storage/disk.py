@@ -149,6 +149,9 @@ class RealDisk:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self.reclaimed_bytes = (
+            0  # of streams' files that were removed, over the life of this object
+        )
         self._libc = ctypes.CDLL(None, use_errno=True)
         # What may not wait reads to here first: new memory for every read costs half its time.
         self._scratch = memoryview(bytearray(256 * 1024))
@@ -231,7 +234,16 @@ class RealDisk:
 
     def unlink(self, path: str) -> None:
         """See Disk."""
-        os.unlink(self._path(path))
+        name = self._path(path)
+        size = os.lstat(name).st_size
+        os.unlink(name)
+        if path.startswith("streams/"):
+            self.reclaimed_bytes += size
+
+    def room(self) -> tuple[int, int]:
+        """Return how large the file system is, and how much of it is free for this process."""
+        found = os.statvfs(self._root)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def make_directory(self, path: str) -> None:
         """See Disk."""

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
+import msgspec
 import trio
 
 from durastreamd.engine import checkpoint as cp
@@ -33,17 +34,26 @@ from durastreamd.streams.ticket import Command, DeleteCommand, Ticket, TouchComm
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+POSITIVE = msgspec.Meta(gt=0)
 
 
 @dataclass(frozen=True)
 class StreamLimits:
     """Bounds of the async shell, each with its reason."""
 
-    mailbox_max: int = 1024  # tickets waiting for one stream; more are told to come back
-    idle_s: float = 10.0  # an actor unused for so long retires
-    checkpoint_s: float = 30.0  # a quiet server still empties its journal this often
-    retry_s: float = 1.0  # a flush that met a full disk is tried again after so long
-    sweep_s: float = 1.0  # how often lifetimes are looked at; access judges them at once
+    mailbox_max: Annotated[
+        int, "tickets waiting for one stream; more are told to come back", POSITIVE
+    ] = 1024
+    idle_s: Annotated[float, "an actor unused for so long retires", POSITIVE] = 10.0
+    checkpoint_s: Annotated[
+        float, "a quiet server still empties its journal this often", POSITIVE
+    ] = 30.0
+    retry_s: Annotated[
+        float, "a flush that met a full disk is tried again after so long", POSITIVE
+    ] = 1.0
+    sweep_s: Annotated[
+        float, "how often lifetimes are looked at; access judges them at once", POSITIVE
+    ] = 1.0
 
 
 class Streams:
@@ -56,12 +66,14 @@ class Streams:
         limits: StreamLimits | None = None,
         *,
         threads: bool = True,
+        read_only: bool = False,
     ) -> None:
         self.engine = engine
         self._hot_bytes_max = 2 * engine.options.hot_bytes_max
         self.clock = clock
         self.limits = limits or StreamLimits()
         self._threads = threads
+        self._read_only = read_only
         self._writer = ThreadWriter() if threads else InlineWriter()
         self.committer = Committer(
             engine, self._writer, self._applied, self._batch_applied, self._rotated
@@ -117,6 +129,8 @@ class Streams:
             return
         now_ms = self.clock()
         stream.read_ms = max(stream.read_ms, now_ms)
+        if self._read_only:
+            return
         due = now_ms - stream.accessed_ms >= stream.ttl_ms // self.engine.options.touch_fraction
         if due and stream.id not in self._touching:
             self._touching.add(stream.id)
@@ -173,6 +187,32 @@ class Streams:
         await trio.lowlevel.checkpoint()
         return job()
 
+    async def prove_writer(self) -> None:
+        """Return when the journal's writer has done all that was put before it until now."""
+        await self.by_writer(lambda: None)
+
+    async def by_writer(self, job: Callable[[], T]) -> T:
+        """Run a short job in the journal's thread, after all that was put before it.
+
+        For what comes again and again: a thread of its own would keep the memory of whatever else
+        it is lent to. An OSError of the job is raised here; the thread goes on.
+        """
+        done = trio.Event()
+        results: list[T] = []
+        failures: list[OSError] = []
+
+        def work() -> None:
+            try:
+                results.append(job())
+            except OSError as exc:
+                failures.append(exc)
+
+        self._writer.put(work, lambda _: done.set())
+        await done.wait()
+        if failures:
+            raise failures[0]
+        return results[0]
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run for the length of an async with block, then bring everything to rest."""
@@ -191,8 +231,9 @@ class Streams:
                 self._nursery = nursery
                 self._now = trio.current_time()
                 nursery.start_soon(self._writer.run)
-                nursery.start_soon(self._flush_forever)
-                nursery.start_soon(self._sweep_forever)
+                if not self._read_only:
+                    nursery.start_soon(self._flush_forever)
+                    nursery.start_soon(self._sweep_forever)
         finally:
             self._nursery = None
             self._actors.clear()

@@ -1,5 +1,6 @@
-"""durastreamd.toml, the man page and the program say the same."""
+"""durastreamd.toml, the manual pages and the program say the same."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,15 +11,22 @@ from pathlib import Path
 import pytest
 
 from durastreamd.cli import STATUSES, parser
-from durastreamd.config import Config, ConfigError, load
+from durastreamd.config import SETTINGS, Config, defaults_text, load
+from tools.settings import manual
 
 TOP = Path(__file__).parent.parent.parent
-MAN = TOP / "man" / "durastreamd.8"
+MAN = TOP / "man"
+PAGES = sorted(MAN.iterdir())
+
+
+def test_the_shipped_file_is_what_the_program_prints() -> None:
+    text = (TOP / "durastreamd.toml").read_text()
+    assert text == defaults_text(), "run tools/settings.py"
 
 
 def test_the_shipped_file_is_the_defaults_to_the_last_key() -> None:
     path = TOP / "durastreamd.toml"
-    assert load(str(path), []) == Config()
+    assert load(str(path), []) == load(None, [])
     found = tomllib.loads(path.read_text())
     wanted = asdict(Config())
     assert {name: list(keys) for name, keys in found.items()} == {
@@ -26,61 +34,70 @@ def test_the_shipped_file_is_the_defaults_to_the_last_key() -> None:
     }
 
 
-def test_settings_go_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text("[reads]\nlong_poll_s = 7\nheartbeat_s = 3\n[cors]\norigins = ['https://a']\n")
-    found = load(str(file), ["reads.long_poll_s=9", "server.listen=127.0.0.1:1,unix:/tmp/x"])
-    assert (found.reads.long_poll_s, found.reads.heartbeat_s) == (9, 3)
-    assert found.cors.origins == ("https://a",)
-    assert found.server.listen == ("127.0.0.1:1", "unix:/tmp/x")
+def test_the_manual_page_of_the_settings_is_made_from_them() -> None:
+    text = (MAN / "durastreamd.toml.5").read_text()
+    assert text == manual(), "run tools/settings.py"
+    section, found = "", []
+    for line in text.splitlines():
+        if match := re.fullmatch(r"\.Ss \[(\w+)\]", line):
+            section = match[1]
+        elif match := re.match(r"\.It Va (\w+) ", line):
+            found.append(f"{section}.{match[1]}")
+    assert found == list(SETTINGS)
 
 
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ("reads.long_pol_s=1", "did you mean reads.long_poll_s"),
-        ("reads.long_poll_s", "section.key=value"),
-        ("nothing.like.it=1", "unknown setting"),
-        ("reads.long_poll_s=soon", "does not fit"),
-        ("http.idle_s_max=-1", "does not fit"),
-    ],
-)
-def test_a_wrong_setting_is_named(setting: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        load(None, [setting])
+def test_settings_named_in_manual_pages_exist() -> None:
+    for page in ("durastreamd.7", "durastreamd.8"):
+        for name in re.findall(r"\.Va ([a-z_.]+)", (MAN / page).read_text()):
+            assert name in SETTINGS, (page, name)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [("[reads\n", "not TOML"), ("a = 1\n", "outside a section"), ("[reads]\nx = 1\n", "unknown")],
-)
-def test_a_wrong_file_is_named(tmp_path: Path, text: str, says: str) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=says) as caught:
-        load(str(file), [])
-    assert "a.toml" in str(caught.value)
+def test_the_manual_page_has_every_option() -> None:
+    text = (MAN / "durastreamd.8").read_text()
+    options = {option[1:] for action in parser()._actions for option in action.option_strings}
+    assert set(re.findall(r"Fl (-?[a-z-]+)", text)) == options
+    listed = re.findall(r"^\.It (Fl .*)$", text, re.MULTILINE)
+    assert {name for line in listed for name in re.findall(r"Fl (-?[a-z-]+)", line)} == options
 
 
-def test_the_man_page_has_every_option_and_status() -> None:
-    text = MAN.read_text()
-    synopsis = set(re.findall(r"Fl (-[a-z-]+)", text))
-    options = {
-        option[1:]
-        for action in parser()._actions
-        for option in action.option_strings
-        if option.startswith("--")
-    }
-    assert synopsis == options
-    for _, status in STATUSES:
-        assert f".It {status}\n" in text
+def test_the_manual_page_has_every_status() -> None:
+    text = (MAN / "durastreamd.8").read_text()
+    found = re.findall(r"^\.It (\d+) (EX_\w+)$", text, re.MULTILINE)
+    assert found == [(str(row.code), row.name) for row in sorted(STATUSES)]
+
+
+def test_the_quick_start_is_that_of_the_readme() -> None:
+    lines = re.findall(r"^\.Dl (curl .*)$", (MAN / "durastreamd.7").read_text(), re.MULTILINE)
+    assert len(lines) >= 4
+    readme = (TOP / "README.md").read_text().splitlines()
+    assert [line for line in lines if line not in readme] == []
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="not run: no groff")
-def test_the_man_page_renders_without_a_warning() -> None:
-    command = ["groff", "-mdoc", "-ww", "-z", str(MAN)]
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_manual_page_renders_without_a_warning(page: Path) -> None:
+    command = ["groff", "-mdoc", "-ww", "-z", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="not run: no man")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_manual_page_is_shown_as_it_is_meant(page: Path) -> None:
+    environment = {**os.environ, "MANWIDTH": "200", "LC_ALL": "C.UTF-8"}
+    command = ["man", "--warnings", "-l", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr == ""
+    for line in re.findall(r"^\.Dl (.*)$", page.read_text(), re.MULTILINE):
+        assert line in done.stdout
+
+
+@pytest.mark.skipif(shutil.which("mandoc") is None, reason="not run: no mandoc")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_mandoc_has_nothing_against_a_manual_page(page: Path) -> None:
+    command = ["mandoc", "-Tlint", "-Wwarning", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="not run: no systemd-analyze")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -54,9 +54,17 @@ class Daemon:
     """One durastreamd with its data in ``home``/data; a context manager that leaves none behind."""
 
     def __init__(
-        self, home: Path, *, tls: bool = False, settings: Mapping[str, object] | None = None
+        self,
+        home: Path,
+        *,
+        tls: bool = False,
+        settings: Mapping[str, object] | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.home = home
+        self.arguments = list(arguments)
+        self.environment = {**os.environ, **(environment or {})}
         self.settings = {"reads.long_poll_s": 0.5, **(settings or {})}
         self.certificates = make_certificates(home) if tls else None
         if self.certificates is not None:
@@ -81,7 +89,8 @@ class Daemon:
         listen = f"127.0.0.1:{self.port}"
         data = str(self.home / "data")
         package = [sys.executable, "-m", "durastreamd"]
-        return [*package, "--init", "--listen", listen, "--data-dir", data, *chosen]
+        start = [*package, "--init", "--listen", listen, "--data-dir", data]
+        return [*start, *chosen, *self.arguments]
 
     def stream(self, name: str) -> str:
         """Return the URL of a stream on the path surface."""
@@ -92,7 +101,12 @@ class Daemon:
         assert self.process is None, "already started"
         with self._file("stdout").open("wb") as out, self._file("stderr").open("ab") as err:
             self.process = subprocess.Popen(
-                self.command(), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+                self.command(),
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
             )
         self.url = self._first_line().rpartition(" ")[2]
 
@@ -105,6 +119,25 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self.kill9()
             self._fail(f"still running {STOP_S_MAX:.0f} s after SIGTERM")
+        self.process = None
+        return status
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._running().send_signal(number)
+
+    def wait_for(self, text: str, since: int = 0) -> str:
+        """Wait until its log, from a place on, holds a text; return that part of the log."""
+        until = time.monotonic() + STOP_S_MAX
+        while text not in (said := self._file("stderr").read_text()[since:]):
+            if time.monotonic() > until:
+                self._fail(f"{text!r} is not in the log")
+            time.sleep(POLL_S)
+        return said
+
+    def wait(self) -> int:
+        """Wait for an end that was asked for already and return the exit status."""
+        status = self._running().wait(STOP_S_MAX)
         self.process = None
         return status
 

@@ -1,0 +1,257 @@
+"""The whole server on one page.
+
+Signals are caught before anything else, so a stop during a long recovery is obeyed at once (what
+recovery had not finished is done again by the next). Then: recover, listen, say that it is ready,
+and obey. SIGTERM and SIGINT drain: no more connections, appends finished, readers answered, a last
+checkpoint; a second one ends it all at once, which is safe and merely leaves the checkpoint to the
+next start. SIGHUP reloads, SIGUSR1 writes the figures to the log.
+"""
+
+import logging
+import signal
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+
+import trio
+
+from durastreamd import logs
+from durastreamd.config import Config, ConfigError, Loaded
+from durastreamd.daemon.listening import addresses, listeners_of, tls_of
+from durastreamd.daemon.recovering import Opened, Progress, open_data
+from durastreamd.daemon.reloading import Reloads
+from durastreamd.daemon.status import Status
+from durastreamd.http.server import Server
+from durastreamd.notify import Manager, Notifier
+from durastreamd.service.access_log import AccessLog
+from durastreamd.service.app import App, Limits
+from durastreamd.service.guard import Guard
+from durastreamd.service.space import Space
+from durastreamd.streams.registry import Streams
+
+logger = logging.getLogger(__name__)
+
+STATUS_S = 10.0  # how often the service manager is told how it goes
+WATCHDOG_SHARE = 3  # of its period: two proofs may be late before it acts
+STOP_EXTEND_S = 90  # for the last checkpoint, after the drain
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+def now_ms() -> int:
+    """Return the time of day."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the command line asked for."""
+
+    loaded: Loaded
+    reload: Callable[[], Loaded]
+    announce: Callable[[list[str]], None]  # told the addresses when clients are served
+    manager: Manager = field(default_factory=lambda: Manager(Notifier()))
+    environment: Mapping[str, str] = field(default_factory=dict)
+    init: bool = False
+
+
+async def serve(plan: Plan) -> None:
+    """Serve until a signal says to stop; raises what makes serving impossible."""
+    caught = (*_ENDING, signal.SIGHUP, signal.SIGUSR1)
+    try:
+        with trio.open_signal_receiver(*caught) as signals:
+            opened = await _recover(plan, signals)
+            if opened is None:
+                return
+            try:
+                await Daemon(plan, opened).run(signals)
+            finally:
+                opened.engine.release()
+    finally:
+        plan.manager.notifier.release()
+
+
+async def _recover(plan: Plan, signals: AsyncIterator[int]) -> Opened | None:
+    """Open the data in a thread, telling how it goes; None if a signal came first."""
+    progress = Progress()
+    opened: Opened | None = None
+
+    async def stop_early(scope: trio.CancelScope) -> None:
+        async for number in signals:
+            if number in _ENDING:
+                logger.warning("stopping on %s during recovery", signal.Signals(number).name)
+                scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_early, nursery.cancel_scope)
+        nursery.start_soon(progress.report, plan.manager.notifier)
+        opened = await trio.to_thread.run_sync(
+            lambda: open_data(plan.loaded.config, now_ms(), progress, init=plan.init),
+            abandon_on_cancel=True,
+        )
+        nursery.cancel_scope.cancel()
+    return opened
+
+
+class Daemon:
+    """A server on an open data directory."""
+
+    def __init__(self, plan: Plan, opened: Opened) -> None:
+        config = plan.loaded.config
+        read_only = config.server.read_only
+        self._plan = plan
+        self._notifier = plan.manager.notifier
+        self._stopping = False
+        self.config = config  # in force
+        self.streams = Streams(opened.engine, now_ms, config.streams, read_only=read_only)
+        self.space = Space(opened.room, config.disk)
+        self.app = App(
+            self.streams,
+            limits_of(config),
+            Guard(self.space, read_only=read_only),
+            AccessLog(config.log.access),
+        )
+        listeners = listeners_of(config, plan.manager.sockets)
+        self.names = addresses(listeners)
+        common = self.app.common_headers()
+        self.server = Server(listeners, config.http, common_headers=common, quick=self.app.quick)
+        self.status = Status(self.server, self.app, self.streams, self.space)
+        self.reloads = Reloads()
+        self._register_reloads()
+
+    async def run(self, signals: AsyncIterator[int]) -> None:
+        """Serve until drained, or until told to stop at once."""
+        async with trio.open_nursery() as outer:
+            async with self.streams.running():
+                async with trio.open_nursery() as nursery:
+                    await self._begin(nursery)
+                    outer.start_soon(self._obey, signals, nursery, outer.cancel_scope)
+                    if self._plan.manager.watchdog_s is not None:
+                        outer.start_soon(self._feed_watchdog, self._plan.manager.watchdog_s)
+            outer.cancel_scope.cancel()
+        logger.info("stopped")
+
+    async def _begin(self, nursery: trio.Nursery) -> None:
+        statistics, committer = self.server.statistics, self.streams.committer
+        nursery.start_soon(self.app.lag.run, lambda: statistics.exchanges_total + committer.batches)
+        nursery.start_soon(self._tell_status)
+        if not self.config.server.read_only:
+            self.space.look()
+            nursery.start_soon(self.space.watch, self.streams.by_writer)
+        await nursery.start(self.server.serve, self.app.access_log.around(self.app))
+        self._plan.announce(self.names)
+        self._notifier.ready(self.status.line())
+        logger.info("serving on %s", ", ".join(self.names))
+
+    async def _tell_status(self) -> None:
+        while True:
+            await trio.sleep(STATUS_S)
+            self._notifier.status(self.status.line())
+
+    async def _feed_watchdog(self, period_s: float) -> None:
+        """Feed it as long as the event loop turns and the journal's writer gets its work done."""
+        while True:
+            await self.streams.prove_writer()
+            self._notifier.alive()
+            await trio.sleep(period_s / WATCHDOG_SHARE)
+
+    # --- signals ---
+
+    async def _obey(
+        self, signals: AsyncIterator[int], serving: trio.Nursery, everything: trio.CancelScope
+    ) -> None:
+        async for number in signals:
+            if number == signal.SIGHUP:
+                if not self._stopping:  # the manager must not hear of readiness again
+                    self._reload()
+            elif number == signal.SIGUSR1:
+                self.status.write()
+            elif not self._stopping:
+                self._stopping = True
+                logger.info("stopping on %s", signal.Signals(number).name)
+                self._notifier.stopping("draining")
+                serving.start_soon(self._drain, serving.cancel_scope)
+            else:
+                logger.warning("stopping at once on a second %s", signal.Signals(number).name)
+                everything.cancel()
+
+    async def _drain(self, serving: trio.CancelScope) -> None:
+        """Take no more connections, answer who waits, and end what does not end by itself."""
+        drain_s = self.config.server.drain_s
+        self._notifier.extend(int(drain_s) + STOP_EXTEND_S, "draining")
+        self.server.drain()
+        self.app.live.end_all()
+        with trio.move_on_after(drain_s) as late:
+            while self.server.statistics.exchanges_open:
+                await trio.sleep(0.02)
+        if late.cancelled_caught:
+            cut = self.server.statistics.exchanges_open
+            logger.warning("%d requests did not end within server.drain_s and are cut", cut)
+        serving.cancel()
+
+    # --- reloading ---
+
+    def _register_reloads(self) -> None:
+        """Say who takes new settings; everything else needs a restart."""
+        self.reloads.add(("log",), self._prepare_log)
+        self.reloads.add(("reads", "writes", "cors"), self._prepare_limits)
+        self.reloads.add(("disk",), self._prepare_disk)
+        self.reloads.add(("server.drain_s",), lambda _: lambda: None)
+        if self.config.tls.certificate:
+            self.reloads.add(("tls",), self._prepare_tls)
+
+    def _reload(self) -> None:
+        """Read everything again: settings, keys, and whatever else registered."""
+        self._notifier.reloading()
+        try:
+            done = self.reloads.reload(self.config, self._plan.reload().config)
+        except (ConfigError, OSError) as exc:
+            logger.error("reload failed, everything stays as it was: %s", exc)  # noqa: TRY400
+        else:
+            self.config = done.config
+            logger.info("reloaded; changed: %s", ", ".join(done.changed) or "no setting")
+            if done.restart:
+                logger.warning("these need a restart: %s", ", ".join(done.restart))
+        self._notifier.ready(self.status.line())
+
+    def _prepare_log(self, config: Config) -> Callable[[], None]:
+        def apply() -> None:
+            logs.set_up(config.log.format, config.log.level, self._plan.environment)
+            self.app.access_log.mode = config.log.access
+            self._refresh_server()
+
+        return apply
+
+    def _prepare_limits(self, config: Config) -> Callable[[], None]:
+        changed = limits_of(config) != limits_of(self.config)
+
+        def apply() -> None:
+            if not changed:
+                return
+            self.app.reconfigure(limits_of(config))
+            self._refresh_server()
+
+        return apply
+
+    def _refresh_server(self) -> None:
+        handler = self.app.access_log.around(self.app)
+        self.server.reconfigure(handler, self.app.common_headers())
+
+    def _prepare_disk(self, config: Config) -> Callable[[], None]:
+        def apply() -> None:
+            self.space.options = config.disk
+
+        return apply
+
+    def _prepare_tls(self, config: Config) -> Callable[[], None]:
+        tls = tls_of(config.tls)
+        if tls is None:
+            message = "TLS cannot be turned off without a restart"
+            raise ConfigError(message)
+        fresh: ssl.SSLContext = tls
+        return lambda: self.server.renew_tls(fresh)
+
+
+def limits_of(config: Config) -> Limits:
+    """Return what the service is bounded by."""
+    return Limits(config.reads, config.writes, config.cors)

@@ -1,0 +1,181 @@
+"""The command line: what it prints, what it refuses, and how it exits."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from durastreamd import cli
+from durastreamd.cli import STATUSES, main
+from durastreamd.config import ConfigError, defaults_text
+from durastreamd.errors import (
+    CorruptDataError,
+    DataDirectoryError,
+    DirectoryLockedError,
+    SyncFailedError,
+)
+from tests.support.daemon import ROOT, Daemon
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the machine's decides."""
+    for name in list(os.environ):
+        if name.startswith("DURASTREAMD_") or name.endswith("_DIRECTORY"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr("durastreamd.logs.set_up", lambda *_: None)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = main(list(arguments))
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_defaults_are_printed_and_pass_the_check(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    status, out, _ = said(capsys, "--print-defaults")
+    assert (status, out) == (0, defaults_text())
+    file = tmp_path / "durastreamd.toml"
+    file.write_text(out)
+    for option in ("-t", "--check-config"):
+        status, out, err = said(capsys, option, "--config", str(file))
+        assert (status, out, err) == (0, f"durastreamd: {file}: the settings are valid\n", "")
+
+
+def test_flags_are_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = said(
+        capsys,
+        *("--listen", "127.0.0.1:1", "--listen", "unix:/x", "--data-dir", "/d", "--read-only"),
+        *("--log-level", "debug", "--log-format", "json", "--set", "reads.sse_s=5"),
+        "--print-config",
+    )
+    assert status == 0
+    found = tomllib.loads(out)
+    assert found["server"]["listen"] == ["127.0.0.1:1", "unix:/x"]
+    assert (found["server"]["data_dir"], found["server"]["read_only"]) == ("/d", True)
+    assert (found["log"]["level"], found["log"]["format"]) == ("debug", "json")
+    assert found["reads"]["sse_s"] == 5
+    for option in ("--listen", "--data-dir", "--read-only", "--log-level", "--log-format"):
+        assert f"# {option}\n" in out
+
+
+def test_the_environment_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "durastreamd.toml").write_text("[reads]\nsse_s = 2\n")
+    monkeypatch.setenv("CONFIGURATION_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("DURASTREAMD_READS__LONG_POLL_S", "3")
+    _, out, _ = said(capsys, "--print-config")
+    found = tomllib.loads(out)["reads"]
+    assert (found["sse_s"], found["long_poll_s"]) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["server.listen=x"], "server.listen 'x' is none of host:port"),
+        (["server.listen=::1:80"], "is none of host:port"),
+        (["server.listen=h:65536"], "is none of host:port"),
+        (["server.listen="], "server.listen is empty"),
+        (["tls.key=k"], "tls.certificate and tls.key go together"),
+        (["tls.client_ca=k"], "tls.client_ca needs tls.certificate and tls.key"),
+        (["tls.key=/nowhere/k", "tls.certificate=/nowhere/c"], "there is no file /nowhere/c"),
+        ([f"tls.key={__file__}", f"tls.certificate={__file__}"], "cannot be used"),
+        (["reads.sse=1"], "did you mean reads.sse_s?"),
+    ],
+)
+def test_the_check_finds_what_a_start_would(
+    capsys: pytest.CaptureFixture[str], settings: list[str], says: str
+) -> None:
+    arguments = [f"--set={setting}" for setting in settings]
+    status, out, err = said(capsys, "-t", *arguments)
+    assert (status, out) == (78, "")
+    assert says in err
+    assert err.endswith("(EX_CONFIG, 78)\n")
+    assert said(capsys, *arguments)[::2] == (status, err), "and a start finds it, too"
+
+
+@pytest.mark.parametrize("arguments", [["--no-such"], ["--conf", "x"], ["extra"], ["--config"]])
+def test_a_wrong_command_line_is_a_wrong_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 64
+    assert "see durastreamd --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (ConfigError("x"), 78),
+        (DirectoryLockedError("x"), 75),
+        (DataDirectoryError("x"), 66),
+        (CorruptDataError("f", 1, "x"), 65),
+        (SyncFailedError("x"), 74),
+        (PermissionError(errno.EACCES, "x", "f"), 77),
+        (OSError(errno.EADDRINUSE, "x"), 69),
+        (ExceptionGroup("", [ExceptionGroup("", [SyncFailedError("x")])]), 74),
+        (RuntimeError("x"), 70),
+    ],
+)
+def test_what_ends_the_server_is_told_by_the_status(
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    raised: Exception,
+    code: int,
+) -> None:
+    assert cli._failed(raised) == code
+    (row,) = [row for row in STATUSES if row.code == code]
+    err = capsys.readouterr().err
+    assert "x" in err + caplog.text
+    assert f"({row.name}, {code})" in err or code == 70
+
+
+def test_an_interrupt_is_not_a_bug() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        cli._failed(KeyboardInterrupt())
+
+
+def test_statuses_are_told_apart() -> None:
+    assert len({row.code for row in STATUSES}) == len(STATUSES)
+
+
+# --- real starts that fail ---
+
+
+def start(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "durastreamd", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.system
+def test_a_start_that_cannot_be_says_why(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    status, err = start("--data-dir", str(tmp_path / "empty"))
+    assert (status, "--init makes an empty directory" in err) == (66, True)
+    status, err = start("--data-dir", str(tmp_path / "missing"), "--read-only")
+    assert (status, "nothing to serve read-only" in err) == (66, True)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, err = start("--data-dir", str(tmp_path / "new"), "--listen", address)
+    assert (status, f"cannot listen on {address}: Address already in use" in err) == (69, True)
+
+
+@pytest.mark.system
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    with Daemon(tmp_path):
+        status, err = start("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    assert (status, "is in use by another durastreamd or dsadmin" in err) == (75, True)

@@ -1,0 +1,143 @@
+"""Room on a real, small disk: refused before it is full, given back while the server runs."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.daemon import Daemon
+
+pytestmark = [pytest.mark.system]
+
+MIB = 1024 * 1024
+TEXT = {"Content-Type": "text/plain"}
+PIECE = b"x" * (256 * 1024)
+# A small server for a small disk; everything that gives room back comes soon.
+SETTINGS = {
+    "disk.free_bytes_min": 6 * MIB,
+    "disk.free_bytes_resume": 10 * MIB,
+    "disk.check_s": 0.02,
+    "engine.journal_bytes_max": MIB,
+    "engine.segment_bytes_max": MIB,
+    "engine.hot_bytes_max": MIB,
+    "streams.checkpoint_s": 0.1,
+    "streams.sweep_s": 0.1,
+}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Daemon]:
+    """A server whose disk has 24 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: to mount a tmpfs")
+    data = tmp_path / "data"
+    data.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
+    try:
+        with Daemon(tmp_path, settings=SETTINGS) as daemon:
+            yield daemon
+    finally:
+        subprocess.run(["umount", str(data)], check=False, capture_output=True)
+
+
+def wait_until(what: Callable[[], bool], why: str) -> None:
+    until = time.monotonic() + 15
+    while not what():
+        assert time.monotonic() < until, why
+        time.sleep(0.02)
+
+
+def fill(client: httpx.Client, path: str) -> tuple[int, httpx.Response]:
+    """Append until it is refused; return how many were not, and the refusal."""
+    assert client.put(path, headers=TEXT).status_code in (200, 201)
+    for number in range(1000):
+        reply = client.post(path, headers=TEXT, content=PIECE)
+        if reply.status_code == 503:
+            time.sleep(0.02)  # too much waits for the flusher
+        elif reply.status_code != 204:
+            return number, reply
+        time.sleep(0.005)  # slower than the looks at the disk
+    raise AssertionError
+
+
+def free(daemon: Daemon) -> int:
+    found = os.statvfs(daemon.home / "data")
+    return found.f_bavail * found.f_frsize
+
+
+def figures(daemon: Daemon) -> dict[str, int]:
+    """Return what the server says of the disk."""
+    since = (daemon.home / "durastreamd.stderr").stat().st_size
+    daemon.signal(signal.SIGUSR1)
+    said = daemon.wait_for("status: disk", since)
+    return {name: int(value) for name, value in re.findall(r" (\w+_bytes|\w+_total)=(\d+)", said)}
+
+
+def test_appends_are_refused_before_the_disk_is_full_and_taken_again_when_it_is_not(
+    small: Daemon,
+) -> None:
+    with httpx.Client(base_url=small.url, timeout=20) as client:
+        assert client.put("/v1/stream/open", headers=TEXT, content=b"x").status_code == 201
+        taken, refusal = fill(client, "/v1/stream/big")
+        assert taken > 5
+        assert (refusal.status_code, refusal.json()["code"]) == (507, "INSUFFICIENT_STORAGE")
+        assert int(refusal.headers["retry-after"]) >= 1
+        assert free(small) > MIB, "refused before it is full"
+        assert "write failed" not in small.stderr()
+        assert len(client.get("/v1/stream/big?offset=-1").content) == taken * len(PIECE)
+        closing = client.post("/v1/stream/open", headers={"Stream-Closed": "true"})
+        assert closing.status_code == 204
+        assert client.delete("/v1/stream/big").status_code == 204
+        wait_until(
+            lambda: client.put("/v1/stream/small", headers=TEXT, content=b"y").status_code == 201,
+            "room came back, and nobody noticed",
+        )
+    said = small.stderr()
+    assert said.count("appends are refused") == 1
+    assert said.count("appends are taken again") == 1
+
+
+@pytest.mark.parametrize("how", ["deleted", "expired", "snapshotted"])
+def test_room_comes_back_while_the_server_runs(small: Daemon, how: str) -> None:
+    with httpx.Client(base_url=small.url, timeout=20) as client:
+        client.put("/agents")
+        head = {**TEXT, "Stream-TTL": "1"} if how == "expired" else TEXT
+        assert client.put("/agents/run", headers=head).status_code == 201
+        tail = ""
+        for _ in range(24):
+            reply = client.post("/agents/run", headers=TEXT, content=PIECE)
+            assert reply.status_code == 204, reply.text
+            tail = reply.headers["stream-next-offset"]
+            time.sleep(0.02)
+        wait_until(lambda: used(small) >= 5 * MIB, "six MiB were appended and are not in the files")
+        if how == "deleted":
+            assert client.delete("/agents/run").status_code == 204
+        elif how == "snapshotted":
+            done = client.put(f"/agents/run/snapshot/{tail}", headers=TEXT, content=b"folded")
+            assert done.status_code == 204
+        wait_until(lambda: used(small) <= 2 * MIB, "the room did not come back")
+        wait_until(lambda: figures(small)["reclaimed_bytes"] >= 4 * MIB, "and is not counted")
+        assert abs(figures(small)["free_bytes"] - free(small)) < 2 * MIB
+        if how == "snapshotted":
+            assert client.get(f"/agents/run?offset={tail}").status_code == 200
+            assert client.get("/agents/run/bootstrap").content.count(b"folded") == 1
+
+
+def used(daemon: Daemon) -> int:
+    """Return how much the streams' files hold."""
+    found = 0
+    for path in (daemon.home / "data" / "streams").rglob("*"):
+        try:
+            found += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            pass  # it went between the two looks
+    return found
