@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from durastreamd.engine.options import EngineOptions
+from durastreamd.errors import ConfigError as ConfigError
 from durastreamd.http.limits import HttpLimits
+from durastreamd.service.access_options import AccessOptions
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.streams.registry import StreamLimits
-
-
-class ConfigError(Exception):
-    """The operator's: a setting that does not exist or does not fit."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ class Config:
     reads: ReadLimits = field(default_factory=ReadLimits)
     writes: WriteLimits = field(default_factory=WriteLimits)
     cors: CorsOptions = field(default_factory=CorsOptions)
+    access: AccessOptions = field(default_factory=AccessOptions)
     streams: StreamLimits = field(default_factory=StreamLimits)
     engine: EngineOptions = field(default_factory=EngineOptions)
 

@@ -15,6 +15,7 @@ from durastreamd.engine.opening import open_engine
 from durastreamd.errors import DataDirectoryError
 from durastreamd.http.listener import Listener, adopt, open_tcp, open_unix, tls_context
 from durastreamd.http.server import Server
+from durastreamd.service.access_options import check_exposure
 from durastreamd.service.app import App, Limits
 from durastreamd.storage.disk import DIRECTORY_MODE, RealDisk
 from durastreamd.streams.registry import Streams
@@ -92,14 +93,29 @@ def open_data(config: Config, *, init: bool) -> Engine:
     return engine
 
 
+def _check_exposure(listeners: list[Listener], config: Config) -> None:
+    """Refuse to listen beyond this host for everybody, unless that was said."""
+    names = [listener.sock.getsockname() for listener in listeners]
+    hosts = [str(name[0]) for name in names if isinstance(name, tuple)]
+    try:
+        check_exposure(hosts, config.access, mutual_tls=bool(config.tls.client_ca))
+    except ConfigError:
+        for listener in listeners:
+            listener.release()
+        raise
+
+
 async def serve(config: Config, ready: Callable[[list[str]], None], *, init: bool = False) -> None:
     """Serve until a signal says to stop; raises what makes serving impossible."""
     engine = open_data(config, init=init)
     streams = Streams(engine, now_ms, config.streams)
     app = App(streams, Limits(config.reads, config.writes, config.cors))
     try:
+        app.restrict(config.access, mutual_tls=bool(config.tls.client_ca))
         listeners = listeners_of(config)
+        _check_exposure(listeners, config)
         server = Server(listeners, config.http, common_headers=app.common_headers())
+        app.operations.metrics.statistics = server.statistics
         names = addresses(listeners)
         # Signals are caught before anybody is told that the server is there to be stopped.
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

@@ -180,6 +180,7 @@ class H1Exchange(Exchange):
     async def respond(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response in one piece."""
         self._expect_phase(Phase.UNANSWERED)
+        self.status = status
         if status == 204 or status == 304:
             framing, body = b"", b""
         elif self.request.method == "HEAD":
@@ -204,6 +205,7 @@ class H1Exchange(Exchange):
     async def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
         """Begin a streamed response."""
         self._expect_phase(Phase.UNANSWERED)
+        self.status = status
         framing = b""
         if length is not None:
             framing = b"Content-Length: %d\r\n" % length

@@ -1,6 +1,5 @@
 """The handler of every exchange: routes it, answers it, turns what went wrong into a problem."""
 
-import json
 import logging
 from typing import NamedTuple
 
@@ -18,12 +17,17 @@ from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX, Place, place_of
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.requests import ProblemError, moment_of, read_head
+from durastreamd.service.access import Gate, Permit
+from durastreamd.service.access_options import AccessOptions
 from durastreamd.service.answers import RETRY_S, Fields
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
+from durastreamd.service.counts import CATCH_UP, LONG_POLL, SSE, Counts
+from durastreamd.service.grants import READ
 from durastreamd.service.lag import LagMeter
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
+from durastreamd.service.operations import Operations, is_operation
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import NOT_CACHED, Reads, metadata
 from durastreamd.service.snapshots import Snapshots
@@ -32,7 +36,6 @@ from durastreamd.streams.registry import Streams
 
 logger = logging.getLogger(__name__)
 
-HEALTH = ("/health", "/-/healthz", "/-/readyz")
 METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _ALLOWED = (
     "Authorization, Content-Type, If-None-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
@@ -43,8 +46,8 @@ _EXPOSED = (
     "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
     "Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Snapshot-Offset, Producer-Epoch, "
     "Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
-    "Content-Encoding, Vary, Cache-Control, Stream-Message-Count, Stream-Byte-Count, "
-    "Stream-At-Offset"
+    "WWW-Authenticate, Content-Encoding, Vary, Cache-Control, Stream-Message-Count, "
+    "Stream-Byte-Count, Stream-At-Offset"
 )
 
 
@@ -62,16 +65,36 @@ class App:
     def __init__(self, streams: Streams, limits: Limits | None = None) -> None:
         limits = limits or Limits()
         self._streams = streams
+        self._counts = counts = Counts()
         self.lag = LagMeter()
         self._cors = limits.cors
         reader = self._reader = Reader(streams)
-        self._writes = Writes(streams, reader, limits.writes)
-        self._reads = Reads(streams, reader, limits.reads)
+        self._writes = Writes(streams, reader, limits.writes, counts)
+        self._reads = Reads(streams, reader, limits.reads, counts)
         self._buckets = Buckets(streams)
         self._snapshots = Snapshots(streams, reader, limits.writes)
         self._bootstrap = Bootstrap(streams)
-        self.live = LiveReads(streams, reader, self._reads, limits.reads)
+        self.live = LiveReads(streams, reader, self._reads, limits.reads, counts)
+        self.operations = Operations(streams, self.live, counts, self.lag)
+        self.gate: Gate | None = None
         self._restricted = "*" not in limits.cors.origins
+
+    def restrict(self, options: AccessOptions, *, mutual_tls: bool = False) -> None:
+        """Admit requests by these options and the files they name, from now on.
+
+        Raises ConfigError if they do not fit, and then everything stays as it was. Live readers
+        that are not permitted any more are ended.
+        """
+        before = self.gate
+        gate = None
+        if options.restricted or options.rate:
+            limiter = before.limiter if before is not None else None
+            gate = Gate(options, self._streams.clock, self.operations.access, limiter)
+        self.gate = gate
+        hidden = options.restricted and READ not in options.anonymous
+        self._reads.share(private=hidden or mutual_tls)
+        for lease in list(before.leases) if before is not None else ():
+            lease.move(gate)
 
     # --- headers that every answer has ---
 
@@ -99,7 +122,10 @@ class App:
             origin = exchange.request.headers.get(b"origin")
             exchange.common = CommonHeaders(self.common_headers(origin))
         try:
-            await self._route(exchange)
+            if self.gate is None:
+                await self._route(exchange)
+            else:
+                await self._route_guarded(exchange, self.gate)
         except ProblemError as exc:
             await self._refuse(exchange, exc)
         except OverloadedError as exc:
@@ -125,14 +151,27 @@ class App:
             await self._preflight(exchange)
         elif path.startswith(PREFIX):
             await self._place(exchange, place_of(path))
-        elif path in HEALTH or path.startswith(("/-/", "/errors/")):
-            await self._other(exchange)
+        elif is_operation(path):
+            await self.operations.answer(exchange, None)
         else:
             await self._place(exchange, place_of(path))
 
-    async def _place(self, exchange: Exchange, place: Place) -> None:
+    async def _route_guarded(self, exchange: Exchange, gate: Gate) -> None:
+        """Route as ``_route`` does, for those who may; judged by the key that is routed to."""
+        request = exchange.request
+        if request.method == "OPTIONS":
+            await self._preflight(exchange)  # browsers send no token with it
+        elif is_operation(request.path):
+            await self.operations.answer(exchange, gate)
+        else:
+            identity = gate.identify(request)
+            place = place_of(request.path)
+            permit = gate.permit(identity, request.method, place.key)
+            await self._place(exchange, place, permit)
+
+    async def _place(self, exchange: Exchange, place: Place, permit: Permit | None = None) -> None:
         if not place.part and not place.is_bucket:
-            await self._stream(exchange, exchange.request.method, place.key)
+            await self._stream(exchange, exchange.request.method, place.key, permit)
         elif place.is_bucket:
             await self._buckets.answer(exchange, place)
         elif place.part == "snapshot":
@@ -142,14 +181,16 @@ class App:
         else:
             raise not_allowed(READING)
 
-    async def _stream(self, exchange: Exchange, method: str, key: str) -> None:
+    async def _stream(
+        self, exchange: Exchange, method: str, key: str, permit: Permit | None
+    ) -> None:
         if method == "POST":
             answer = await self._writes.append(exchange, key)
             await exchange.respond(answer.status, answer.headers)
         elif method == "GET":
-            await self._read(exchange, key)
+            await self._read(exchange, key, permit)
         elif method == "PUT":
-            answer = await self._writes.create(exchange, key)
+            answer = await self._writes.create(exchange, key, permit)
             await exchange.respond(answer.status, answer.headers)
         elif method == "HEAD":
             await self._head(exchange, key)
@@ -168,16 +209,19 @@ class App:
             fields.append((b"Stream-At-Offset", mint(place).encode()))
         await exchange.respond(200, fields)
 
-    async def _read(self, exchange: Exchange, key: str) -> None:
+    async def _read(self, exchange: Exchange, key: str, permit: Permit | None) -> None:
         request = exchange.request
         head = read_head(request.query, request.headers)
         stream = self._readable(key)
         if head.live is None:
+            self._counts.reads[CATCH_UP] += 1
             await self._reads.catch_up(exchange, stream, head)
         elif head.live == "sse":
-            await self.live.events(exchange, stream, head)
+            self._counts.reads[SSE] += 1
+            await self.live.events(exchange, stream, head, permit)
         else:
-            await self.live.long_poll(exchange, stream, head)
+            self._counts.reads[LONG_POLL] += 1
+            await self.live.long_poll(exchange, stream, head, permit)
 
     def _readable(self, key: str) -> Stream:
         """Return a stream that is there and whole, or raise the problem."""
@@ -185,20 +229,6 @@ class App:
         if stream.damage:
             raise StreamDamagedError(stream.damage)
         return stream
-
-    # --- everything that is not a stream ---
-
-    def _figures(self) -> dict[str, int | float]:
-        """Return what tells at a glance how the server is doing."""
-        streams = self._streams
-        return {
-            "streams": len(streams.engine.namespace.by_id),
-            "live": streams.actor_count,
-            "followers": streams.follower_count(),
-            "hot_bytes": streams.engine.hot_bytes,
-            "loop_lag_p50_ms": self.lag.percentile_ms(50),
-            "loop_lag_p99_ms": self.lag.percentile_ms(99),
-        }
 
     async def _preflight(self, exchange: Exchange) -> None:
         fields: Fields = [
@@ -208,40 +238,6 @@ class App:
             (b"Allow", METHODS.encode()),
         ]
         await exchange.respond(204, fields)
-
-    async def _other(self, exchange: Exchange) -> None:
-        request = exchange.request
-        if request.path in HEALTH:
-            _only_reading(request.method)
-            await _respond_json(exchange, {"status": "ok", **self._figures()})
-        elif request.path.startswith("/errors/"):
-            _only_reading(request.method)
-            row = problems.by_slug(request.path.removeprefix("/errors/"))
-            if row is None:
-                raise ProblemError(problems.NOT_FOUND, "There is no error of this name.")
-            await _respond_json(
-                exchange,
-                {
-                    "type": row.type,
-                    "code": row.code,
-                    "status": row.status,
-                    "title": row.title,
-                    "description": row.description,
-                },
-            )
-        else:
-            detail = f"Nothing is here; streams are under {PREFIX}."
-            raise ProblemError(problems.NOT_FOUND, detail)
-
-
-async def _respond_json(exchange: Exchange, body: dict[str, str | int | float]) -> None:
-    fields = [(b"Content-Type", b"application/json"), NOT_CACHED]
-    await exchange.respond(200, fields, json.dumps(body).encode())
-
-
-def _only_reading(method: str) -> None:
-    if method not in ("GET", "HEAD"):
-        raise not_allowed(READING)
 
 
 def _sentence(exc: Exception) -> str:

@@ -4,8 +4,11 @@ from collections import deque
 
 import trio
 
+from durastreamd.streams.histogram import Histogram
+
 SAMPLE_S = 0.02
 SAMPLES = 3000  # the last minute
+LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 class LagMeter:
@@ -13,13 +16,16 @@ class LagMeter:
 
     def __init__(self) -> None:
         self._lags: deque[float] = deque(maxlen=SAMPLES)
+        self.lag_s = Histogram(LAG_S)
 
     async def run(self) -> None:
         """Sample until cancelled."""
         while True:
             asked = trio.current_time() + SAMPLE_S
             await trio.sleep_until(asked)
-            self._lags.append(trio.current_time() - asked)
+            late_s = trio.current_time() - asked
+            self._lags.append(late_s)
+            self.lag_s.add(late_s)
 
     def percentile_ms(self, percent: float) -> float:
         """Return a percentile of the last minute's lags, in milliseconds."""

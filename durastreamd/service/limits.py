@@ -13,6 +13,7 @@ class ReadLimits:
     heartbeat_s: float = 15.0  # a comment on a quiet SSE response, for proxies that hang up
     sse_s: float = 60.0  # an SSE response is renewed after about so long, for caches
     page_bytes_max: int = 64 * MIB  # one catch-up answer; it is streamed, so memory is no reason
+    closed_pause_s: float = 0.075  # before a repeated live read at the end of a closed stream
     piece_bytes: int = 256 * 1024  # read and sent at once: measured faster than sendfile here
     event_bytes_max: int = 256 * 1024  # one SSE data event while catching up
     gzip_bytes_min: int = 1024  # below it compressing costs more than it saves

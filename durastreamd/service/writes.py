@@ -1,5 +1,6 @@
 """Create, append, close, delete: parse, ask the stream's actor, answer."""
 
+from time import perf_counter
 from urllib.parse import urlsplit
 
 from durastreamd.errors import OverloadedError
@@ -9,7 +10,7 @@ from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, content_type as ct, json_mode, offsets, problems
 from durastreamd.protocol.names import place_of
-from durastreamd.protocol.outcomes import Gone, Malformed, NotFound
+from durastreamd.protocol.outcomes import Appended, Gone, Malformed, NotFound
 from durastreamd.protocol.requests import (
     AppendHead,
     CreateHead,
@@ -18,6 +19,7 @@ from durastreamd.protocol.requests import (
     append_head,
     create_head,
 )
+from durastreamd.service.access import Permit
 from durastreamd.service.answers import (
     Answer,
     answer_append,
@@ -25,6 +27,7 @@ from durastreamd.service.answers import (
     answer_delete,
     refusal_of,
 )
+from durastreamd.service.counts import SAMPLED, Counts
 from durastreamd.service.limits import WriteLimits
 from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import Streams
@@ -36,11 +39,15 @@ _UNSAID_BYTES = 1024 * 1024  # what a body of undeclared length is counted as
 class Writes:
     """The write half of the protocol."""
 
-    def __init__(self, streams: Streams, reader: Reader, limits: WriteLimits) -> None:
+    def __init__(
+        self, streams: Streams, reader: Reader, limits: WriteLimits, counts: Counts
+    ) -> None:
+        self._counts = counts
         self._streams = streams
         self._reader = reader
         self._limits = limits
         self._in_flight_bytes = 0
+        self._number = 0  # of appends; which of them are timed
 
     async def append(self, exchange: Exchange, key: str) -> Answer:
         """POST: append, close, or both."""
@@ -48,10 +55,15 @@ class Writes:
         _refuse_encoding(request)
         head = append_head(request.headers)
         claimed = self._claim(request)
+        self._number += 1
+        begun = perf_counter() if self._number % SAMPLED == 0 else 0.0
         try:
-            return await self._append(exchange, key, head)
+            answer = await self._append(exchange, key, head)
         finally:
             self._in_flight_bytes -= claimed
+        if begun:
+            self._counts.append_s.add(perf_counter() - begun)
+        return answer
 
     def _claim(self, request: Request) -> int:
         """Claim room for a body as long as it is in memory; refuse where there is none."""
@@ -76,7 +88,14 @@ class Writes:
                 raise ProblemError(problems.MISSING_CONTENT_TYPE, detail)
             payload = await self._payload(head.content_type, body, empty_allowed=False)
         command = AppendCommand(payload, head.content_type, head.closes, head.producer, head.seq)
-        return answer_append(await self._streams.ask(key, command))
+        outcome = await self._streams.ask(key, command)
+        counts = self._counts
+        kind = type(outcome)
+        counts.appends[kind] += 1
+        if kind is Appended and type(payload) is Payload:
+            counts.appended_bytes += len(payload.data)
+            counts.appended_messages += payload.count
+        return answer_append(outcome)
 
     async def _payload(
         self, content_type: str, body: Data, *, empty_allowed: bool
@@ -97,11 +116,13 @@ class Writes:
             return None
         return Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at least one value.")
 
-    async def create(self, exchange: Exchange, key: str) -> Answer:
+    async def create(self, exchange: Exchange, key: str, permit: Permit | None = None) -> Answer:
         """PUT: make the stream, or find it with the same configuration."""
         request = exchange.request
         _refuse_encoding(request)
         head = create_head(request.headers)
+        if permit is not None and head.fork is not None:
+            permit.check_read(_source_key(head.fork.source))  # a fork shows what its source has
         claimed = self._claim(request)
         try:
             return await self._create(exchange, key, head)

@@ -12,6 +12,7 @@ finds out what is on the disk.
 
 import queue
 from collections.abc import Callable
+from time import perf_counter
 from typing import NamedTuple
 
 import trio
@@ -23,6 +24,7 @@ from durastreamd.model.records import Append, Mark, Record
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
 from durastreamd.storage.journal import Unwritten
+from durastreamd.streams.histogram import Histogram
 
 Landed = Callable[[DurastreamError | None], None]
 
@@ -35,6 +37,9 @@ class _Pending(NamedTuple):
     unwritten: Unwritten
     landed: Landed
 
+
+COMMIT_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+BATCH_RECORDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 Work = Callable[[], None]
 Report = Callable[[WriteFailedError | None], None]
@@ -118,6 +123,10 @@ class Committer:
         self._marked = True
         self.batches = 0
         self.records = 0
+        self.busy_since: float | None = None  # when the writer got what it is at now
+        self.commit_s = Histogram(COMMIT_S)  # how long the writing and syncing of batches took
+        self.batch_records = Histogram(BATCH_RECORDS)
+        self._took_s = 0.0
 
     def submit(self, record: Record, payload: Data, landed: Landed) -> None:
         """Take a decided record; ``landed`` is told when it is durable and applied, or failed.
@@ -156,18 +165,22 @@ class Committer:
         engine = self._engine
         if (self.rotation_wanted or engine.rotation_due()) and not self.checkpointing:
             self._busy = True
+            self.busy_since = trio.current_time()
             self._writer.put(engine.journal.rotate, self._rotated)
             return
         if not self._waiting:
             return
         self._busy = True
+        self.busy_since = trio.current_time()
         batch, self._waiting = self._waiting, []
         self._flying = [self._close(take, landed) for take, landed in batch]
         data, next_lsn = engine.journal.encode([pending.unwritten for pending in self._flying])
         last = self._flying[-1].record.stream
 
         def work() -> None:
+            begun = perf_counter()
             engine.journal.commit(data, next_lsn, last)
+            self._took_s = perf_counter() - begun
 
         self._writer.put(work, self._landed)
 
@@ -177,6 +190,7 @@ class Committer:
 
     def _rotated(self, error: WriteFailedError | None) -> None:
         self._busy = False
+        self.busy_since = None
         self.rotation_wanted = False
         if error is not None:
             self._on_rotated(None)
@@ -201,6 +215,10 @@ class Committer:
     def _landed(self, error: WriteFailedError | None) -> None:
         batch, self._flying = self._flying, []
         self._busy = False
+        self.busy_since = None
+        if error is None:
+            self.commit_s.add(self._took_s)
+            self.batch_records.add(len(batch))
         self._settle(batch, error)
         if self._waiting:
             self._schedule()
