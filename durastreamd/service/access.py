@@ -88,9 +88,14 @@ class Lease:
         return self._gate.invalid(EXPIRED, "The token has expired or was revoked.")
 
     def __enter__(self) -> None:
+        self._cancel.__enter__()
         self._cancel.deadline = self._gate.deadline(self._identity.grant)
         self._gate.leases.add(self)
-        self._cancel.__enter__()
+        while self._gate.retired and not self._cancel.cancel_called:
+            # The request was permitted before a reload and comes to its live part after it.
+            self.move(self._gate.successor)
+            if self._gate.successor is None:
+                break
 
     def __exit__(
         self,
@@ -146,6 +151,8 @@ class Gate:
         self.counts = counts or GateCounts()
         self.limiter = limiter or Limiter()
         self.leases: set[Lease] = set()
+        self.retired = False
+        self.successor: Gate | None = None
         self._verified: dict[bytes, Grant] = {}
         try:
             self._rate = rate_of(options.rate) if options.rate else None
@@ -158,6 +165,12 @@ class Gate:
             raise ConfigError(message) from exc
         self._table = read_tokens(options)
         self._jwt = read_jwt(options)
+
+    def retire(self, successor: "Gate | None") -> None:
+        """Hand over to the gate of a later configuration: it decides who may stay."""
+        self.retired, self.successor = True, successor
+        for lease in list(self.leases):
+            lease.move(successor)
 
     # --- identifying ---
 

@@ -93,8 +93,8 @@ class App:
         self.gate = gate
         hidden = options.restricted and READ not in options.anonymous
         self._reads.share(private=hidden or mutual_tls)
-        for lease in list(before.leases) if before is not None else ():
-            lease.move(gate)
+        if before is not None:
+            before.retire(gate)
 
     # --- headers that every answer has ---
 
