@@ -25,14 +25,26 @@ from durastreamd.http.exchange import Request
 from durastreamd.protocol import problems
 from durastreamd.protocol.requests import ProblemError, query_of
 from durastreamd.service.access_options import AccessOptions, read_jwt, read_tokens
-from durastreamd.service.grants import ADMIN, READ, SCOPES, WRITE, Grant, rate_of, scopes_of
-from durastreamd.service.jwt_tokens import EXPIRED, INVALID, NO_SUBJECT, TokenError
+from durastreamd.service.grants import (
+    ADMIN,
+    EXPIRED,
+    FORBIDDEN,
+    INVALID,
+    MISSING,
+    NO_SUBJECT,
+    READ,
+    SCOPES,
+    WRITE,
+    Grant,
+    TokenError,
+    rate_of,
+    scopes_of,
+)
 from durastreamd.service.rate import Limiter, caller_of, whole_seconds
 from durastreamd.service.tokens import FINDING_BYTES
 
 VERIFIED_MAX = 4096  # JWTs whose signature need not be checked again
 _TOKEN_BYTES_MAX = 8192
-MISSING, FORBIDDEN = "missing", "forbidden"
 _READING = ("GET", "HEAD")
 
 

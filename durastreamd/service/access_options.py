@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from durastreamd.errors import ConfigError
-from durastreamd.service.jwt_tokens import JwtRules, JwtVerifier
+from durastreamd.service.grants import Verifier
 from durastreamd.service.tokens import Table, read_table
 
 _FILE_BYTES_MAX = 16 * 1024 * 1024  # a hundred thousand tokens
@@ -71,7 +71,7 @@ def read_tokens(options: AccessOptions) -> Table:
         raise ConfigError(message) from exc
 
 
-def read_jwt(options: AccessOptions) -> JwtVerifier | None:
+def read_jwt(options: AccessOptions) -> Verifier | None:
     """Return what verifies JWTs, None where they are not used; raises ConfigError."""
     if options.jwt_key_file and options.jwt_jwks_file:
         message = "access.jwt_key_file and access.jwt_jwks_file exclude each other"
@@ -82,6 +82,9 @@ def read_jwt(options: AccessOptions) -> JwtVerifier | None:
             message = "access.jwt_algorithms needs access.jwt_key_file or access.jwt_jwks_file"
             raise ConfigError(message)
         return None
+    # Here, because most servers do not need it: with cryptography it takes 9 MB.
+    from durastreamd.service.jwt_tokens import JwtRules, JwtVerifier
+
     setting, make = (
         ("jwt_key_file", JwtVerifier.from_key)
         if options.jwt_key_file

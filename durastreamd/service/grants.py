@@ -6,16 +6,26 @@ the same routine, and covers the place it names and everything below, by whole s
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from durastreamd.protocol.names import PREFIX, place_of
 from durastreamd.protocol.requests import ProblemError
 
 READ, WRITE, ADMIN = "read", "write", "admin"
 SCOPES = (READ, WRITE, ADMIN)
+MISSING, INVALID, EXPIRED, FORBIDDEN = "missing", "invalid", "expired", "forbidden"
+NO_SUBJECT = "jwt:"  # what the names of those begin with that a JWT was made for
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _RATE_MAX = 1_000_000
+
+
+class TokenError(Exception):
+    """A token that is not accepted; ``reason`` is a word for the metrics."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
 
 
 class Rate(NamedTuple):
@@ -42,6 +52,13 @@ class Grant(NamedTuple):
             if key.startswith(prefix) and key[len(prefix) : len(prefix) + 1] in ("", "/"):
                 return True
         return False
+
+
+class Verifier(Protocol):
+    """What knows the tokens that are made elsewhere; ``service.jwt_tokens`` has it."""
+
+    def grant(self, token: str, now_s: float) -> Grant:
+        """Return what a token allows; raises TokenError."""
 
 
 def prefix_of(path: str) -> str | None:

@@ -19,12 +19,18 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from durastreamd.service.grants import SCOPES, Grant, prefixes_of
+from durastreamd.service.grants import (
+    EXPIRED,
+    INVALID,
+    NO_SUBJECT,
+    SCOPES,
+    Grant,
+    TokenError,
+    prefixes_of,
+)
 
-INVALID, EXPIRED = "invalid", "expired"  # reasons, as the metrics have them
 JWT_BYTES_MAX = 8192  # a head has 16 KiB; what is longer is no token of ours
 NAME_CHARACTERS_MAX = 64
-NO_SUBJECT = "jwt:"  # what the names of these grants begin with
 RSA_BITS_MIN = 2048
 _SECRET_BYTES_MIN = {"HS256": 32, "HS384": 48, "HS512": 64}  # RFC 7518, 3.2
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -34,14 +40,6 @@ ALGORITHMS = (*_SECRET_BYTES_MIN, *_RSA, *_CURVES.values(), "EdDSA")
 PublicKey = (
     rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | ed448.Ed448PublicKey
 )
-
-
-class TokenError(Exception):
-    """A token that is not accepted; ``reason`` is a word for the metrics."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
 
 
 @dataclass(frozen=True)

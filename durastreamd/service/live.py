@@ -56,11 +56,14 @@ class LiveReads:
         finally:
             self.counts.live[mode] -= 1
 
-    async def _pause(self, exchange: Exchange, stream: Stream, start: int) -> None:
+    async def _pause(
+        self, exchange: Exchange, stream: Stream, start: int, echoed: str | None
+    ) -> None:
         """Slow down a client that asks for what follows the end of a closed stream, over and over.
 
         There are clients that do not know Stream-Closed (durable-streams 0.1.0 for Python); the
-        protocol has them answered at once, so they would ask a thousand times a second.
+        protocol has them answered at once, so they would ask a thousand times a second. One that
+        comes back is known by the cursor it echoes, or by its connection.
         """
         if not stream.closed or start < stream.tail:
             return
@@ -70,7 +73,7 @@ class LiveReads:
         self._told[who] = now
         if len(self._told) > _TOLD_MAX:
             del self._told[next(iter(self._told))]
-        if now - before < _TOLD_S:
+        if echoed is not None or now - before < _TOLD_S:
             self.counts.closed_pauses += 1
             await trio.sleep(self.limits.closed_pause_s)
             self._told[who] = trio.current_time()
@@ -83,7 +86,7 @@ class LiveReads:
         """Answer when there is data after the offset, when the stream closes, or in the end."""
         self.streams.touch(stream)
         start = self.reader.position_of(stream, head.offset)
-        await self._pause(exchange, stream, start)
+        await self._pause(exchange, stream, start, head.cursor)
         lease = permit.lease() if permit is not None else None
         with self.streams.follow(stream) as follower, self._counted(LONG_POLL):
             async with exchange.until_hang_up() as scope:
@@ -142,7 +145,7 @@ class LiveReads:
         start = self.reader.position_of(stream, head.offset)
         with self.streams.engine.reading(stream) as view:
             await self.reader.page(view, stream, start, 1)  # refuses a place inside a message
-        await self._pause(exchange, stream, start)
+        await self._pause(exchange, stream, start, head.cursor)
         lease = permit.lease() if permit is not None else None
         fields = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache")]
         fields.append((b"X-Accel-Buffering", b"no"))

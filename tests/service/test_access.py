@@ -230,13 +230,12 @@ async def test_tokens_are_in_no_log(file: Path, caplog: pytest.LogCaptureFixture
 
 async def test_a_bad_change_of_the_files_leaves_everything_as_it_was(file: Path) -> None:
     async with guarded(file, TOKENS) as site:
-        file.write_text(line("root", "scopes=read") + "sha256:12 scopes=read\n")
+        broken = tmp_file(file, line("root", "scopes=read") + "sha256:12 scopes=read\n")
         with pytest.raises(ConfigError, match=r"tokens:2: a line begins with sha256:"):
-            site.app.restrict(AccessOptions(tokens_file=str(file)))
+            site.app.restrict(AccessOptions(tokens_file=broken))
         assert (await site.ask("PUT", "s", bearer("root"))).status == 201
-        file.unlink()
         with pytest.raises(ConfigError, match="cannot read"):
-            site.app.restrict(AccessOptions(tokens_file=str(file)))
+            site.app.restrict(AccessOptions(tokens_file=f"{file}.gone"))
         write(file, {"other": "scopes=read"})
         site.app.restrict(AccessOptions(tokens_file=str(file)))
         assert (await site.ask("GET", "s?offset=-1", bearer("root"))).status == 401
@@ -244,6 +243,11 @@ async def test_a_bad_change_of_the_files_leaves_everything_as_it_was(file: Path)
         site.app.restrict(AccessOptions())
         assert site.app.gate is None
         assert (await site.ask("GET", "s?offset=-1")).status == 200
+
+
+def tmp_file(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
 
 
 async def test_without_settings_there_is_no_gate() -> None:
@@ -281,7 +285,7 @@ async def test_without_settings_there_is_no_gate() -> None:
     ],
 )
 def test_a_wrong_line_is_named_and_its_token_is_not_shown(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match="^f:[12]: ") as caught:
+    with pytest.raises(ValueError, match=r"^f:[12]: ") as caught:
         read_table(text, "f")
     assert says in str(caught.value)
     assert "root" not in str(caught.value)

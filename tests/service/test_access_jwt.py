@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 
 from durastreamd.errors import ConfigError
 from durastreamd.service.access_options import AccessOptions, read_jwt
-from durastreamd.service.jwt_tokens import JwtVerifier, TokenError
+from durastreamd.service.grants import TokenError, Verifier
 from tests.service.guards import bearer
 from tests.service.harness import NOW, TEXT, serving
 
@@ -67,7 +67,7 @@ def without(name: str) -> Claims:
     return {key: value for key, value in GOOD.items() if key != name}
 
 
-def verifier(tmp_path: Path, key: bytes, *algorithms: str, **more: object) -> JwtVerifier:
+def verifier(tmp_path: Path, key: bytes, *algorithms: str, **more: object) -> Verifier:
     file = tmp_path / "key"
     file.write_bytes(key)
     settings: dict[str, object] = {"jwt_audience": "streams", "jwt_issuer": "https://issuer"}
@@ -84,11 +84,11 @@ def verifier(tmp_path: Path, key: bytes, *algorithms: str, **more: object) -> Jw
 def test_a_good_token_is_what_its_claims_say(tmp_path: Path, key: Private, algorithm: str) -> None:
     checks = verifier(tmp_path, pem(key), algorithm)
     grant = checks.grant(jwt.encode(GOOD, key, algorithm), NOW_S)
-    assert (grant.name, grant.scopes) == ("jwt:alice", {"read", "write"})
+    assert (grant.name, grant.scopes) == ("jwt:alice", frozenset(("read", "write")))
     assert (grant.prefixes, grant.expires_s) == (None, NOW_S + 130)
     claims = {**GOOD, "prefixes": ["/v1/stream/a", "/bucket1"], "scope": ["admin", 7, "x"]}
     grant = checks.grant(jwt.encode(claims, key, algorithm), NOW_S)
-    assert (grant.scopes, grant.prefixes) == ({"admin"}, ("/a", "bucket1"))
+    assert (grant.scopes, grant.prefixes) == (frozenset(("admin",)), ("/a", "bucket1"))
     assert checks.grant(jwt.encode({**GOOD, "prefixes": []}, key, algorithm), NOW_S).prefixes == ()
 
 
@@ -202,7 +202,7 @@ def jwk(key: Private, **more: object) -> dict[str, object]:
     return {**found, **more}
 
 
-def from_set(tmp_path: Path, keys: list[object], *algorithms: str) -> JwtVerifier:
+def from_set(tmp_path: Path, keys: list[object], *algorithms: str) -> Verifier:
     file = tmp_path / "jwks"
     file.write_text(json.dumps({"keys": keys}))
     options = AccessOptions(

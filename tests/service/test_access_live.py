@@ -70,7 +70,7 @@ async def test_a_live_reader_ends_when_its_token_expires(
 async def test_a_live_reader_ends_when_its_token_is_revoked(
     file: Path, mode: str, autojump_clock: object
 ) -> None:
-    tokens = {name: "scopes=read" for name in ("gone", "kept", "lessened", "moved")}
+    tokens = dict.fromkeys(("gone", "kept", "lessened", "moved"), "scopes=read")
     async with guarded(file, tokens, LONG) as site:
         await furnish(site)
         readers = {token: await reader(site, mode, token) for token in tokens}
@@ -238,6 +238,10 @@ async def test_asking_again_after_the_end_of_a_closed_stream_is_paced(
     begun = trio.current_time()
     await connection.ask("GET", f"/v1/stream/s?offset={tail}&live={mode}")
     assert trio.current_time() == begun
+    # Over another connection: it is the cursor that tells.
+    other = site.connect()
+    await other.ask("GET", f"/v1/stream/s?offset={tail}&live={mode}&cursor=7")
+    assert round(trio.current_time() - begun, 3) == 0.075
 
 
 async def test_reading_to_the_end_of_a_closed_stream_is_not_paced(

@@ -12,7 +12,7 @@ from durastreamd.protocol.names import PREFIX, place_of
 from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.grants import Grant, prefixes_of
 from tests.service.guards import bearer, guarded
-from tests.service.harness import TEXT
+from tests.service.harness import TEXT, Site
 
 MINE, SECRET = b"this may be read", b"this must not"
 HIDDEN = ("team-b/x", "team-ab/x", "team-a%2B/x", "Team-A/x", "x")
@@ -63,15 +63,15 @@ def test_a_prefix_covers_whole_segments_of_one_surface(prefix: str, path: str) -
     assert grant.covers(key) == (segments_of(key)[: len(wanted)] == wanted)
 
 
-async def _furnish(ask: object) -> None:
+async def _furnish(site: Site) -> None:
     root = {**bearer("root"), **TEXT}
     for bucket in ("bucket-b", "bucket-c"):
-        await ask("PUT", f"/{bucket}", root)  # type: ignore[operator]
+        await site.raw("PUT", f"/{bucket}", root)
     for path in [*(PREFIX + name for name in HIDDEN), "/bucket-c/x", "/bucket-c/team-a"]:
-        reply = await ask("PUT", path, root, SECRET)  # type: ignore[operator]
+        reply = await site.raw("PUT", path, root, SECRET)
         assert reply.status == 201, path
     for path in [*(PREFIX + name for name in SHOWN), "/bucket-b/x"]:
-        reply = await ask("PUT", path, root, MINE)  # type: ignore[operator]
+        reply = await site.raw("PUT", path, root, MINE)
         assert reply.status == 201, path
 
 
@@ -80,8 +80,8 @@ async def _scenario(requests: list[tuple[str, str]]) -> set[int]:
     statuses = set()
     with tempfile.TemporaryDirectory() as folder:
         async with guarded(Path(folder) / "tokens", tokens) as site:
-            await _furnish(site.raw)
-            before = await _hidden(site.raw)
+            await _furnish(site)
+            before = await _hidden(site)
             for method, path in requests:
                 target = f"{path}?offset=-1" if "?" not in path and method == "GET" else path
                 reply = await site.raw(method, target, bearer("t", **TEXT), _body(method))
@@ -93,7 +93,7 @@ async def _scenario(requests: list[tuple[str, str]]) -> set[int]:
                     continue
                 inside = segments_of(key)[:2] in (["path", "team-a"], ["bucket", "bucket-b"])
                 assert (reply.status == 403) == (not inside), (path, key, reply)
-            assert await _hidden(site.raw) == before, requests
+            assert await _hidden(site) == before, requests
     return statuses
 
 
@@ -101,10 +101,10 @@ def _body(method: str) -> bytes:
     return b"more" if method in ("POST", "PUT") else b""
 
 
-async def _hidden(ask: object) -> list[object]:
-    found = []
+async def _hidden(site: Site) -> list[object]:
+    found: list[object] = []
     for path in [*(PREFIX + name for name in HIDDEN), "/bucket-c/x", "/bucket-c/team-a"]:
-        reply = await ask("GET", f"{path}?offset=-1", bearer("root"))  # type: ignore[operator]
+        reply = await site.raw("GET", f"{path}?offset=-1", bearer("root"))
         found.append((reply.status, reply.body))
     return found
 
