@@ -311,6 +311,20 @@ def test_a_prefix_stands_for_a_key(prefix: str, key: str | None) -> None:
     assert prefix_of(prefix) == key
 
 
+def test_no_prefix_at_all_is_nowhere() -> None:
+    assert not Grant("t", frozenset(("read",)), ()).covers("/a")
+    assert Grant("t", frozenset(("read",)), None).covers("/a")
+
+
+async def test_the_whole_digest_counts_not_what_finds_it(file: Path) -> None:
+    async with guarded(file, TOKENS) as site:
+        gate = site.app.gate
+        assert gate is not None
+        for start, (digest, grant) in gate._table.items():
+            gate._table[start] = (digest[:-1] + bytes([digest[-1] ^ 1]), grant)
+        assert (await site.ask("GET", "s", ROOT)).status == 401
+
+
 # --- where it may listen ---
 
 
