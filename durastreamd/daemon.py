@@ -114,7 +114,9 @@ async def serve(config: Config, ready: Callable[[list[str]], None], *, init: boo
         app.restrict(config.access, mutual_tls=bool(config.tls.client_ca))
         listeners = listeners_of(config)
         _check_exposure(listeners, config)
-        server = Server(listeners, config.http, common_headers=app.common_headers())
+        server = Server(
+            listeners, config.http, common_headers=app.common_headers(), quick=app.quick
+        )
         app.operations.metrics.statistics = server.statistics
         names = addresses(listeners)
         # Signals are caught before anybody is told that the server is there to be stopped.

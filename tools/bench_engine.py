@@ -28,7 +28,6 @@ from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Record
 from durastreamd.storage.disk import RealDisk
-from durastreamd.storage.journal import Unwritten
 from durastreamd.streams.registry import StreamLimits, Streams
 
 KIND = "application/octet-stream"
@@ -160,16 +159,15 @@ def recovery(directory: str, size: int) -> Figures:
         making = CreateCommand(f"/bench/stream-{number}", KIND)
         _, drafted = engine.namespace.decide_create(making, clock())
         assert drafted is not None
-        engine.commit([(drafted[0], engine.stage(*drafted))])
+        engine.commit([drafted])
     streams = itertools.cycle(list(engine.namespace.by_id.values()))
     command = AppendCommand(Payload(b"x" * 256), KIND)
     while engine.journal.length < size:
-        batch: list[tuple[Record, Unwritten]] = []
+        batch: list[tuple[Record, bytes | memoryview]] = []
         for stream in itertools.islice(streams, 64):
             draft = Draft(stream, 100)
             draft.decide(command)
-            record, payload = draft.record(clock())
-            batch.append((record, engine.stage(record, payload)))
+            batch.append(draft.record(clock()))
         engine.commit(batch)
     length = engine.journal.length
     engine.release()

@@ -37,7 +37,7 @@ from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk
 from durastreamd.storage.handles import HandleTable
 from durastreamd.storage.index import HEADER_BYTES, IndexReader
-from durastreamd.storage.journal import JournalWriter, Unwritten
+from durastreamd.storage.journal import JournalWriter
 
 logger = logging.getLogger(__name__)
 
@@ -76,53 +76,67 @@ class Engine:
 
     # --- writing ---
 
-    def stage(self, record: Record, payload: Data = b"") -> Unwritten:
-        """Prepare a decided record for the journal."""
-        return Unwritten(
-            record.stream,
-            record.start,
+    def stage(self, record: Record, payload: Data, lsn: int) -> fmt.StoredFrame:
+        """Prepare a decided record for the journal: the record ``lsn`` of all that there are."""
+        stream, start = record.stream, record.start
+        return fmt.StoredFrame(
+            stream,
+            start,
             record.size,
             record.time_ms,
             record.ordinal,
-            payload_sum(payload, record.stream, record.start),
+            payload_sum(payload, stream, start),
+            lsn,
             record.header(),
             payload,
         )
 
-    def commit(self, batch: list[tuple[Record, Unwritten]]) -> list[int]:
+    def commit(self, batch: list[tuple[Record, Data]]) -> None:
         """Make a batch durable and apply it, all at once: for callers without an event loop."""
-        frames = [unwritten for _, unwritten in batch]
-        data, next_lsn = self.journal.encode(frames)
-        self.journal.commit(data, next_lsn, frames[-1].stream)
-        first = next_lsn - len(frames)
-        for number, (record, unwritten) in enumerate(batch):
-            self.applied(record, unwritten, first + number)
-        return list(range(first, next_lsn))
+        first = self.journal.next_lsn
+        frames = [self.stage(*drafted, lsn) for lsn, drafted in enumerate(batch, first)]
+        self.journal.commit(frames, self.journal.encode(frames))
+        for (record, _), frame in zip(batch, frames, strict=True):
+            self.applied(record, frame)
 
-    def applied(self, record: Record, unwritten: Unwritten, lsn: int) -> list[Stream]:
+    def applied(self, record: Record, frame: fmt.StoredFrame) -> list[Stream]:
         """Fold a committed record into the state; readers may see it from here on.
 
         Returns the streams that ceased to exist by it.
         """
+        lsn = frame.lsn
         assert lsn == self.applied_lsn + 1, "records are applied in the order of their lsn"
         self.applied_lsn = lsn
+        if type(record) is Append:  # nearly always; and isinstance is slow where it says no
+            stream_id = record.stream
+            apply(self.namespace.by_id[stream_id], record, lsn)
+            self.dirty[stream_id] = None
+            self._keep(frame)
+            return []
         before = None
         if isinstance(record, Publish):
             before = self.namespace.by_id[record.stream].snapshot
         ended = self.namespace.apply(record, lsn)
         for stream in ended:
             self._forget(stream)
-        if isinstance(record, Append) or record.stream in self.namespace.by_id:
+        if record.stream in self.namespace.by_id:
             self.dirty[record.stream] = None
             if not isinstance(record, Touch):
-                self._keep_hot(record, unwritten, lsn, before)
+                self._keep_rare(record, frame, before)
         elif isinstance(record, BucketChange):
             self.dirty_buckets[record.bucket] = None
         return ended
 
-    def _keep_hot(
-        self, record: Record, unwritten: Unwritten, lsn: int, before: Snapshot | None
-    ) -> None:
+    def _keep(self, frame: fmt.StoredFrame) -> None:
+        """Keep a frame in memory until it is in the stream's files."""
+        frames = self.hot.get(frame.stream)
+        if frames is None:
+            self.hot[frame.stream] = [frame]
+        else:
+            frames.append(frame)
+        self.hot_bytes += frame.size
+
+    def _keep_rare(self, record: Record, frame: fmt.StoredFrame, before: Snapshot | None) -> None:
         stream = record.stream
         if isinstance(record, Create):
             self.applied_id = max(self.applied_id, stream)
@@ -132,13 +146,7 @@ class Engine:
             if before is not None and before.owner == stream:
                 path = fmt.snapshot_path(stream, before.position, before.serial)
                 self.superseded.setdefault(stream, []).append(path)
-        frame = fmt.StoredFrame(*unwritten[:6], lsn, unwritten.header, unwritten.payload)
-        frames = self.hot.get(stream)
-        if frames is None:
-            self.hot[stream] = [frame]
-        else:
-            frames.append(frame)
-        self.hot_bytes += frame.size
+        self._keep(frame)
 
     def _forget(self, stream: Stream) -> None:
         """Drop what is kept of a stream that ceased to exist; its files go with a checkpoint."""

@@ -197,7 +197,7 @@ class _Opening:
             return
         self._replayed += 1
         self._replayed_bytes += step.found.end - step.found.position
-        engine.applied(record, _unwritten(frame), frame.lsn)
+        engine.applied(record, frame)
         if engine.hot_bytes > engine.options.hot_bytes_max:
             cp.run(cp.flush(engine))
 
@@ -271,7 +271,7 @@ class _Opening:
         record = record_of(frame)
         if isinstance(record, Create):
             empty = frame._replace(payload=b"\0" * frame.size)
-            self._engine.applied(record, _unwritten(empty), frame.lsn)
+            self._engine.applied(record, empty)
             self._engine.hot_bytes -= frame.size
             del self._engine.hot[frame.stream]
 
@@ -337,8 +337,3 @@ class _Opening:
 def _raw(step: Replay, data: dict[int, bytes]) -> bytes:
     """Return a frame's bytes as they stand in the journal."""
     return data[step.number][step.found.position : step.found.end]
-
-
-def _unwritten(frame: fmt.StoredFrame) -> journal.Unwritten:
-    """Return a frame as it was before it was written."""
-    return journal.Unwritten(*frame[:6], frame.header, frame.payload)

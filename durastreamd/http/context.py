@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import trio
 
 from durastreamd.http.alarm import AlarmClock
-from durastreamd.http.exchange import CommonHeaders, Handler
+from durastreamd.http.arrivals import Arrivals
+from durastreamd.http.exchange import CommonHeaders, Handler, QuickHandler
 from durastreamd.http.hang_up import HangUpWatch
 from durastreamd.http.limits import HttpLimits
 
@@ -48,6 +49,8 @@ class ServeContext:
     nursery: trio.Nursery  # For what outlives a single wait, such as flushing a remainder.
     watch: HangUpWatch
     clock: AlarmClock
+    arrivals: Arrivals
+    quick: QuickHandler | None = None
     statistics: Statistics = field(default_factory=Statistics)
     draining: bool = False
     lane: bool = True  # False sends every head through h11; for measuring and for doubt.

@@ -150,6 +150,11 @@ class Exchange(ABC):
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
+# The part of a handler that needs no waiting of its own: given a whole request it either declines
+# (False, and nothing has happened) or sees to it that ``Reply`` is called once, now or later.
+Reply = Callable[[int, Headers, bytes], None]
+QuickHandler = Callable[[Request, bytes, Reply], bool]
+
 
 # The fields of an error response of the connection layer.
 PROBLEM_HEADERS: Headers = (

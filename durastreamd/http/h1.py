@@ -3,7 +3,8 @@
 Theory of operation. One task serves one connection, one request after the other, so pipelined
 requests are answered in order by construction. A turn is: wait for a head; recognise it (the fast
 lane) or examine it (``strict``, then h11); run the handler on an ``H1Exchange``; discard what it
-left of the body. An ordinary turn is one receive and one send.
+left of the body. An ordinary turn is one receive and one send. Between two turns ``h1_quick`` may
+answer requests while the task sleeps on.
 
 Time. One alarm spans the connection and only moves: ``idle_s_max`` while no byte of a head is here,
 ``head_s_max`` from its first byte on, never while a handler runs (an exchange limits its own
@@ -27,6 +28,7 @@ from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import BodyTooLargeError, HungUpError, RefusedError
 from durastreamd.http.exchange import PROBLEM_HEADERS, Phase, Request, run_handler
 from durastreamd.http.h1_exchange import H1Exchange
+from durastreamd.http.h1_quick import QuickTurns
 from durastreamd.http.recognise import recognise
 from durastreamd.http.strict import HEAD_END, examine, refuse_hopeless
 from durastreamd.http.transport import Transport
@@ -45,14 +47,25 @@ class H1Connection:
         self._alarm = context.clock.new_alarm()
         self._idle = False  # Waiting for the first byte of a head: the only time to be woken.
         self._linger = False
+        self._quick: QuickTurns | None = None
 
     def drain(self) -> None:
         """Hang up as soon as no exchange is running."""
-        if self._idle:
+        if self._idle and not (self._quick is not None and self._quick.replying):
             self._alarm.scope.cancel()
 
     async def serve(self) -> None:
         """Serve until one side hangs up."""
+        if self._context.quick is not None and self._transport.answers_at_once:
+            self._quick = QuickTurns(self._transport, self._context, self._alarm)
+        try:
+            await self._serve()
+        finally:
+            if self._quick is not None:
+                self._quick.release()
+        await self._part()
+
+    async def _serve(self) -> None:
         while True:
             try:
                 with self._alarm.scope:
@@ -66,11 +79,13 @@ class H1Connection:
                 await self._refuse(RefusedError(problems.REQUEST_TIMEOUT, detail))
                 break
             self._idle = False
-            self.buffer = self._transport.receive_nowait() if self._context.draining else b""
-            if not self.buffer:
+            waiting = self._transport.receive_nowait() if self._context.draining else b""
+            if not waiting:
                 break
+            self.buffer = waiting
             self._alarm = self._context.clock.new_alarm()
-        await self._part()
+            if self._quick is not None:
+                self._quick.alarm = self._alarm
 
     async def _serve_requests(self) -> None:
         keep_alive = True
@@ -99,7 +114,7 @@ class H1Connection:
         else:
             self._idle = True
             self._alarm.set(trio.current_time() + self._context.limits.idle_s_max)
-            buffer = await self._transport.receive()
+            buffer = await self._first_bytes()
             self._idle = False
             if not buffer:
                 return None
@@ -118,6 +133,13 @@ class H1Connection:
                 self._context.statistics.lane_total += 1
                 return request
         return examine(head, self._context.limits)
+
+    async def _first_bytes(self) -> bytes:
+        if self._quick is None:
+            return await self._transport.receive()
+        data = await self._quick.first_bytes()
+        self._linger = self._quick.ended
+        return data
 
     async def _rest_of_head(self, buffer: bytes) -> tuple[bytes, int]:
         """Receive until a head is complete; the position of its end is -1 if it never was."""

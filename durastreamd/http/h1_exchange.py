@@ -181,13 +181,7 @@ class H1Exchange(Exchange):
         """Send a complete response in one piece."""
         self._expect_phase(Phase.UNANSWERED)
         self.status = status
-        if status == 204 or status == 304:
-            framing, body = b"", b""
-        elif self.request.method == "HEAD":
-            # Without a body to measure, a length would be a guess about what GET would say.
-            framing, body = (b"Content-Length: %d\r\n" % len(body) if body else b""), b""
-        else:
-            framing = b"Content-Length: %d\r\n" % len(body)
+        framing, body = render.framing_of(status, self.request.method, body)
         framing += self.common.block
         head = render.head(status, headers, framing, keep_alive=self._settle_keep_alive())
         self.phase = Phase.FINISHED

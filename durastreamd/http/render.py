@@ -59,6 +59,16 @@ def field_block(headers: Headers) -> bytes:
     return block
 
 
+def framing_of(status: int, method: str, body: bytes) -> tuple[bytes, bytes]:
+    """Return the line that frames a whole response, and what of ``body`` goes with it."""
+    if status == 204 or status == 304:
+        return b"", b""
+    if method == "HEAD":
+        # Without a body to measure, a length would be a guess about what GET would say.
+        return (b"Content-Length: %d\r\n" % len(body) if body else b""), b""
+    return b"Content-Length: %d\r\n" % len(body), body
+
+
 def head(status: int, headers: Headers, framing: bytes, *, keep_alive: bool) -> bytes:
     """Render a response head. ``framing`` is the Content-Length or Transfer-Encoding line."""
     return b"%bDate: %b\r\n%b%b%b\r\n" % (

@@ -19,10 +19,11 @@ from trio.lowlevel import notify_closing, wait_readable
 
 from durastreamd.http import render
 from durastreamd.http.alarm import AlarmClock
+from durastreamd.http.arrivals import Arrivals
 from durastreamd.http.connection import Served, choose_version
 from durastreamd.http.context import ServeContext, Statistics
 from durastreamd.http.errors import HungUpError
-from durastreamd.http.exchange import PROBLEM_HEADERS, CommonHeaders, Handler, Headers
+from durastreamd.http.exchange import PROBLEM_HEADERS, CommonHeaders, Handler, Headers, QuickHandler
 from durastreamd.http.h2 import H2Connection
 from durastreamd.http.hang_up import HangUpWatch
 from durastreamd.http.limits import HttpLimits
@@ -48,12 +49,14 @@ class Server:
         limits: HttpLimits | None = None,
         *,
         common_headers: Headers = (),
+        quick: QuickHandler | None = None,
         lane: bool = True,
     ) -> None:
         self.limits = limits or HttpLimits()
         self.statistics = Statistics()
         self._listeners = list(listeners)
         self._common = CommonHeaders(common_headers)
+        self._quick = quick if lane else None
         self._lane = lane
         self._context: ServeContext | None = None
         self._served: set[Served] = set()
@@ -68,10 +71,12 @@ class Server:
         """Serve until drained or cancelled."""
         watch = HangUpWatch()
         clock = AlarmClock()
+        arrivals = Arrivals()
         try:
             async with trio.open_nursery() as background:
                 background.start_soon(watch.run)
                 background.start_soon(clock.run)
+                background.start_soon(arrivals.run)
                 async with trio.open_nursery() as nursery:
                     self._context = ServeContext(
                         handler,
@@ -80,6 +85,8 @@ class Server:
                         nursery,
                         watch,
                         clock,
+                        arrivals,
+                        self._quick,
                         self.statistics,
                     )
                     self._context.lane = self._lane

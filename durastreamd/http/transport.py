@@ -30,6 +30,7 @@ class Transport(ABC):
 
     scheme: str
     half_closes: bool  # Can say "I send no more" and still receive.
+    answers_at_once: bool  # ``receive_nowait`` and ``send_nowait`` can do something.
 
     def __init__(self, sock: socket.socket, peer: str, write_s_max: float) -> None:
         self.peer = peer
@@ -47,8 +48,8 @@ class Transport(ABC):
         """Wait for bytes; b"" when the client sends no more or is gone."""
 
     @abstractmethod
-    def receive_nowait(self) -> bytes:
-        """Give bytes that are here already, or b""."""
+    def receive_nowait(self) -> bytes | None:
+        """Give bytes that are here already; b"" as ``receive`` does, None if there are none yet."""
 
     @abstractmethod
     async def send(self, *pieces: bytes | memoryview) -> None:
@@ -106,6 +107,7 @@ class PlainTransport(Transport):
 
     scheme = "http"
     half_closes = True
+    answers_at_once = True
 
     async def receive(self) -> bytes:
         """Wait for bytes."""
@@ -119,10 +121,12 @@ class PlainTransport(Transport):
                 return b""
         return b""
 
-    def receive_nowait(self) -> bytes:
+    def receive_nowait(self) -> bytes | None:
         """Give bytes that are here already."""
         try:
             return self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
         except OSError:
             return b""
 
@@ -194,6 +198,7 @@ class TlsTransport(Transport):
     """
 
     scheme = "https"
+    answers_at_once = False
     half_closes = False  # Ending TLS one way looks like a truncation attack to the client.
 
     def __init__(
@@ -213,9 +218,8 @@ class TlsTransport(Transport):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 
-    def receive_nowait(self) -> bytes:
+    def receive_nowait(self) -> None:
         """Give nothing: a record may be here in part only."""
-        return b""
 
     def send_nowait(self, data: bytes) -> int:
         """Take nothing."""

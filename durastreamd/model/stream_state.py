@@ -186,7 +186,8 @@ def apply(stream: Stream, record: Append | Publish | Touch, lsn: int) -> None:
     """Fold one committed record of this stream into its state."""
     assert lsn > stream.lsn, f"record {lsn} applied after {stream.lsn}"
     stream.lsn = lsn
-    stream.accessed_ms = max(stream.accessed_ms, record.time_ms)
+    if record.time_ms > stream.accessed_ms:
+        stream.accessed_ms = record.time_ms
     if isinstance(record, Append):
         _apply_append(stream, record)
     elif isinstance(record, Publish):

@@ -49,11 +49,12 @@ def place_of(path: str) -> Place:
 
 
 def _split_part(segments: list[str]) -> tuple[list[str], str, str | None]:
-    """Take the part of a stream off the end of its path."""
-    if segments[-1] in ("snapshot", "bootstrap"):
-        return segments[:-1], segments[-1], None
-    if len(segments) > 1 and segments[-2] == "snapshot":
-        return segments[:-2], "snapshot", unquote_to_bytes(segments[-1]).decode("latin-1")
+    """Take the part of a stream off the end of its path, however it is spelled."""
+    last = unquote_to_bytes(segments[-1]).decode("latin-1")
+    if last in ("snapshot", "bootstrap"):
+        return segments[:-1], last, None
+    if len(segments) > 1 and unquote_to_bytes(segments[-2]) == b"snapshot":
+        return segments[:-2], "snapshot", last
     return segments, "", None
 
 

@@ -27,6 +27,11 @@ def mint(position: int) -> Offset:
     return Offset(f"{position:016d}")
 
 
+def mint_bytes(position: int) -> bytes:
+    """Return the token for ``position`` as it stands in a header."""
+    return b"%016d" % position
+
+
 def parse(token: str) -> Position | None:
     """Return the position ``token`` stands for, or None where it is no token of ours.
 

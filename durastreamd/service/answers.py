@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from durastreamd.protocol import outcomes as oc, problems
-from durastreamd.protocol.offsets import mint
+from durastreamd.protocol.offsets import mint_bytes
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.problems import quoted
 from durastreamd.protocol.requests import ProblemError
@@ -15,15 +15,16 @@ RETRY_S = 1
 
 
 class Answer(NamedTuple):
-    """A response without a body."""
+    """A whole response."""
 
     status: int
     headers: Fields
+    body: bytes = b""
 
 
 def next_offset(position: int) -> tuple[bytes, bytes]:
     """Return the header that says where to go on."""
-    return (b"Stream-Next-Offset", mint(position).encode())
+    return (b"Stream-Next-Offset", mint_bytes(position))
 
 
 def refusal_of(outcome: Outcome) -> ProblemError | None:

@@ -5,21 +5,22 @@ from typing import NamedTuple
 
 from durastreamd.errors import (
     CorruptDataError,
+    DurastreamError,
     OverloadedError,
-    StorageError,
     StreamDamagedError,
     StreamStoppedError,
     WriteFailedError,
 )
-from durastreamd.http.exchange import CommonHeaders, Exchange, Phase
+from durastreamd.http.exchange import CommonHeaders, Exchange, Phase, Reply, Request
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX, Place, place_of
 from durastreamd.protocol.offsets import mint
+from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.requests import ProblemError, moment_of, read_head
 from durastreamd.service.access import Gate, Permit
 from durastreamd.service.access_options import AccessOptions
-from durastreamd.service.answers import RETRY_S, Fields
+from durastreamd.service.answers import RETRY_S, Answer, Fields, answer_append
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
 from durastreamd.service.counts import CATCH_UP, LONG_POLL, SSE, Counts
@@ -126,23 +127,46 @@ class App:
                 await self._route(exchange)
             else:
                 await self._route_guarded(exchange, self.gate)
-        except ProblemError as exc:
-            await self._refuse(exchange, exc)
-        except OverloadedError as exc:
-            await self._refuse(exchange, _busy(f"{_sentence(exc)} Come back in a moment."))
-        except StreamStoppedError:
-            await self._refuse(exchange, _busy("The server is going down; come back in a moment."))
-        except StorageError as exc:
-            await self._refuse(exchange, _storage_problem(exc))
+        except (ProblemError, DurastreamError) as exc:
+            if exchange.phase is Phase.UNANSWERED:
+                await exchange.respond(*_refusal(exc, exchange.request.path))
+            else:
+                exchange.abort()
 
-    async def _refuse(self, exchange: Exchange, exc: ProblemError) -> None:
-        if exchange.phase is not Phase.UNANSWERED:
-            exchange.abort()
-            return
-        request = exchange.request
-        body = problems.render(exc.problem, exc.detail, request.path, **exc.members)
-        fields: Fields = [(b"Content-Type", problems.CONTENT_TYPE), NOT_CACHED, *exc.headers]
-        await exchange.respond(exc.problem.status, fields, body)
+    def quick(self, request: Request, body: bytes, reply: Reply) -> bool:
+        """Take an append that is all there and leaves nothing to wait for but its commit.
+
+        Declines whatever it does not like the look of: the ordinary way says what is wrong.
+        """
+        path = request.path
+        # Whoever has to be asked for a token goes the ordinary way.
+        if self.gate is not None or self._restricted or not path.startswith(PREFIX):
+            return False
+        counts = self._counts
+        begun = counts.begin_append()
+
+        def told(result: Outcome | Exception) -> None:
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                counts.end_append(result, begun)
+                answer = answer_append(result)
+            except (ProblemError, DurastreamError) as exc:
+                answer = _refusal(exc, path)
+            except Exception:
+                # Runs in the turn of the committer, which must go on to everybody else's.
+                logger.exception("unexpected failure in POST %s", path)
+                detail = "The server failed while answering; its log has the reason."
+                answer = _refusal(ProblemError(problems.INTERNAL_ERROR, detail), path)
+            reply(*answer)
+
+        try:
+            place = place_of(path)
+            if place.part or place.is_bucket:
+                return False
+            return self._writes.append_quickly(request, place.key, body, told)
+        except (ProblemError, DurastreamError):
+            return False
 
     async def _route(self, exchange: Exchange) -> None:
         request = exchange.request
@@ -240,6 +264,19 @@ class App:
         await exchange.respond(204, fields)
 
 
+def _refusal(exc: ProblemError | DurastreamError, path: str) -> Answer:
+    """Return the answer that says what went wrong."""
+    if isinstance(exc, OverloadedError):
+        exc = _busy(f"{_sentence(exc)} Come back in a moment.")
+    elif isinstance(exc, StreamStoppedError):
+        exc = _busy("The server is going down; come back in a moment.")
+    elif not isinstance(exc, ProblemError):
+        exc = _storage_problem(exc)
+    body = problems.render(exc.problem, exc.detail, path, **exc.members)
+    fields: Fields = [(b"Content-Type", problems.CONTENT_TYPE), NOT_CACHED, *exc.headers]
+    return Answer(exc.problem.status, fields, body)
+
+
 def _sentence(exc: Exception) -> str:
     text = str(exc)
     return text[:1].upper() + text[1:] + "."
@@ -250,7 +287,7 @@ def _busy(detail: str) -> ProblemError:
     return ProblemError(problems.UNAVAILABLE, detail, fields, retryAfter=RETRY_S)
 
 
-def _storage_problem(exc: StorageError) -> ProblemError:
+def _storage_problem(exc: DurastreamError) -> ProblemError:
     """Say what the client needs to know; the log has the rest, with paths."""
     logger.error("%s: %s", type(exc).__name__, exc)
     if isinstance(exc, WriteFailedError):

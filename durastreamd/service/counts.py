@@ -4,6 +4,7 @@ Counting an append costs less than a microsecond; how long appends took is looke
 """
 
 from collections import defaultdict
+from time import perf_counter
 
 from durastreamd.protocol import outcomes as oc
 from durastreamd.streams.histogram import Histogram
@@ -34,10 +35,20 @@ class Counts:
 
     def __init__(self) -> None:
         self.appends: defaultdict[type, int] = defaultdict(int, dict.fromkeys(RESULTS, 0))
-        self.appended_bytes = 0
-        self.appended_messages = 0
+        self._number = 0
         self.append_s = Histogram(APPEND_S)
         self.reads = {CATCH_UP: 0, LONG_POLL: 0, SSE: 0}
         self.read_bytes = {CATCH_UP: 0, LONG_POLL: 0, SSE: 0}
         self.live = {LONG_POLL: 0, SSE: 0}
         self.closed_pauses = 0
+
+    def begin_append(self) -> float:
+        """Note that an append has come; return when, if it is one that is timed, else 0."""
+        self._number += 1
+        return 0.0 if self._number % SAMPLED else perf_counter()
+
+    def end_append(self, outcome: oc.Outcome, begun: float) -> None:
+        """Note what became of an append."""
+        self.appends[type(outcome)] += 1
+        if begun:
+            self.append_s.add(perf_counter() - begun)

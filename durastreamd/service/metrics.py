@@ -140,9 +140,9 @@ class Metrics(Collector):
             label = (RESULTS.get(kind, "other"),)
             results[label] = results.get(label, 0) + count
         yield _counter("append_requests", "Appends that were decided.", results, ["result"])
-        yield _counter("appended_bytes", "Bytes of appends accepted.", counts.appended_bytes)
+        yield _counter("appended_bytes", "Bytes of appends accepted.", committer.appended_bytes)
         yield _counter(
-            "appended_messages", "Messages of appends accepted.", counts.appended_messages
+            "appended_messages", "Messages of appends accepted.", committer.appended_messages
         )
         text = "From the head of an append to its durable outcome; every 16th append."
         yield _histogram("append_duration_seconds", text, counts.append_s)

@@ -1,6 +1,6 @@
 """Create, append, close, delete: parse, ask the stream's actor, answer."""
 
-from time import perf_counter
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from durastreamd.errors import OverloadedError
@@ -10,7 +10,7 @@ from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, content_type as ct, json_mode, offsets, problems
 from durastreamd.protocol.names import place_of
-from durastreamd.protocol.outcomes import Appended, Gone, Malformed, NotFound
+from durastreamd.protocol.outcomes import Gone, Malformed, NotFound, Outcome
 from durastreamd.protocol.requests import (
     AppendHead,
     CreateHead,
@@ -27,12 +27,15 @@ from durastreamd.service.answers import (
     answer_delete,
     refusal_of,
 )
-from durastreamd.service.counts import SAMPLED, Counts
+from durastreamd.service.counts import Counts
 from durastreamd.service.limits import WriteLimits
 from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import DeleteCommand
 
+Told = Callable[[Outcome | Exception], None]
+
+_EMPTY_ARRAY = Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at least one value.")
 _UNSAID_BYTES = 1024 * 1024  # what a body of undeclared length is counted as
 
 
@@ -47,7 +50,6 @@ class Writes:
         self._reader = reader
         self._limits = limits
         self._in_flight_bytes = 0
-        self._number = 0  # of appends; which of them are timed
 
     async def append(self, exchange: Exchange, key: str) -> Answer:
         """POST: append, close, or both."""
@@ -55,15 +57,10 @@ class Writes:
         _refuse_encoding(request)
         head = append_head(request.headers)
         claimed = self._claim(request)
-        self._number += 1
-        begun = perf_counter() if self._number % SAMPLED == 0 else 0.0
         try:
-            answer = await self._append(exchange, key, head)
+            return await self._append(exchange, key, head)
         finally:
             self._in_flight_bytes -= claimed
-        if begun:
-            self._counts.append_s.add(perf_counter() - begun)
-        return answer
 
     def _claim(self, request: Request) -> int:
         """Claim room for a body as long as it is in memory; refuse where there is none."""
@@ -76,6 +73,7 @@ class Writes:
         return size
 
     async def _append(self, exchange: Exchange, key: str, head: AppendHead) -> Answer:
+        begun = self._counts.begin_append()
         has_body = exchange.request.has_body
         body = await exchange.body(self._limits.append_bytes_max) if has_body else b""
         if not body and not head.closes:
@@ -86,35 +84,33 @@ class Writes:
             if head.content_type is None:
                 detail = "A body needs a Content-Type: that of the stream."
                 raise ProblemError(problems.MISSING_CONTENT_TYPE, detail)
-            payload = await self._payload(head.content_type, body, empty_allowed=False)
+            payload = await self._payload(head.content_type, body) or _EMPTY_ARRAY
         command = AppendCommand(payload, head.content_type, head.closes, head.producer, head.seq)
         outcome = await self._streams.ask(key, command)
-        counts = self._counts
-        kind = type(outcome)
-        counts.appends[kind] += 1
-        if kind is Appended and type(payload) is Payload:
-            counts.appended_bytes += len(payload.data)
-            counts.appended_messages += payload.count
+        self._counts.end_append(outcome, begun)
         return answer_append(outcome)
 
-    async def _payload(
-        self, content_type: str, body: Data, *, empty_allowed: bool
-    ) -> Payload | Malformed | None:
-        if not ct.is_json(content_type):
-            return Payload(body)
-        try:
-            if len(body) <= self._limits.parse_inline_bytes:
-                wire, count = json_mode.split(bytes(body))
-            else:
-                wire, count = await self._streams.blocking(lambda: json_mode.split(bytes(body)))
-        except json_mode.InvalidJsonError as exc:
-            reason = str(exc)
-            return Malformed("INVALID_JSON", reason[0].upper() + reason[1:] + ".")
-        if count:
-            return Payload(wire, count)
-        if empty_allowed:
-            return None
-        return Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at least one value.")
+    def append_quickly(self, request: Request, key: str, body: bytes, told: Told) -> bool:
+        """POST of a short body that is here already; False, or an exception, if it cannot be."""
+        head = append_head(request.headers)
+        kind = head.content_type
+        limits = self._limits
+        if kind is None or not 0 < len(body) <= limits.parse_inline_bytes:
+            return False
+        if len(body) > limits.append_bytes_max:
+            return False
+        _refuse_encoding(request)
+        # Claims no room: it is a part of what its connection may read ahead anyway.
+        payload = _inline_payload(kind, body) or _EMPTY_ARRAY
+        command = AppendCommand(payload, kind, head.closes, head.producer, head.seq)
+        self._streams.post(key, command).tell(told)
+        return True
+
+    async def _payload(self, content_type: str, body: Data) -> Payload | Malformed | None:
+        """Return a body in wire form, None for an empty array."""
+        if len(body) <= self._limits.parse_inline_bytes or not ct.is_json(content_type):
+            return _inline_payload(content_type, body)
+        return await self._streams.blocking(lambda: _inline_payload(content_type, body))
 
     async def create(self, exchange: Exchange, key: str, permit: Permit | None = None) -> Answer:
         """PUT: make the stream, or find it with the same configuration."""
@@ -134,7 +130,7 @@ class Writes:
         body = await exchange.body(self._limits.append_bytes_max) if request.has_body else b""
         fork = await self._fork_point(key, head.fork) if head.fork is not None else None
         kind = head.content_type or (self._source_type(fork) if fork else ct.DEFAULT)
-        payload = await self._payload(kind, body, empty_allowed=True) if body else None
+        payload = await self._payload(kind, body) if body else None
         command = CreateCommand(
             key, head.content_type, head.ttl_ms, head.expires_ms, head.closes, payload, fork
         )
@@ -185,6 +181,17 @@ class Writes:
         refusal = refusal_of(found)
         assert refusal is not None
         raise refusal
+
+
+def _inline_payload(content_type: str, body: Data) -> Payload | Malformed | None:
+    if not ct.is_json(content_type):
+        return Payload(body)
+    try:
+        wire, count = json_mode.split(bytes(body))
+    except json_mode.InvalidJsonError as exc:
+        reason = str(exc)
+        return Malformed("INVALID_JSON", reason[0].upper() + reason[1:] + ".")
+    return Payload(wire, count) if count else None
 
 
 def _source_key(source: str) -> str:

@@ -38,6 +38,7 @@ JOURNAL_HEADER = struct.Struct("<8sI4x16sQQQQ")
 # magic, header length, payload length, stream, start, time, ordinal, payload sum, lsn, durable lsn,
 # stream of the frame before, checksum (of all this and the header; the payload has its own sum)
 FRAME = struct.Struct("<4sIQQQQQQQQQQ")
+FRAME_BARE = struct.Struct("<4sIQQQQQQQQQ")  # without its checksum
 
 # --- index ---
 # magic, version, stream, base position, checksum

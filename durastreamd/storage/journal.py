@@ -17,7 +17,7 @@ A failed or short write is cut back and the cut is synced before the failure is 
 answered error cannot come back to life after a crash. A failed sync is final.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from durastreamd.errors import SyncFailedError, WriteFailedError
@@ -27,19 +27,6 @@ from durastreamd.storage.disk import Disk, coalesce, read_file, write_all, write
 
 _SUM_BYTES = fmt.CHECKSUM.size
 _FRAME_BYTES = fmt.FRAME.size
-
-
-class Unwritten(NamedTuple):
-    """A record on its way to the journal; its lsn is given when it is written."""
-
-    stream: int
-    start: int
-    size: int
-    time_ms: int
-    ordinal: int
-    payload_sum: int
-    header: bytes
-    payload: bytes | memoryview
 
 
 class JournalFrame(NamedTuple):
@@ -141,16 +128,16 @@ class JournalWriter:
             raise
         self._disk.release(before[1])
 
-    def encode(self, batch: Iterable[Unwritten]) -> tuple[list[bytes | memoryview], int]:
-        """Return a batch as it will stand in the file, in pieces, and the lsn after it."""
+    def encode(self, batch: list[fmt.StoredFrame]) -> list[bytes | memoryview]:
+        """Return a batch as it will stand in the file, in pieces."""
+        assert batch[0].lsn == self.next_lsn, "frames are written in the order of their lsn"
         durable = self.next_lsn - 1
-        lsn = self.next_lsn
         position = self.length
         previous = self._previous
         base = self._seed
-        pack = fmt.FRAME.pack
+        pack, pack_sum = fmt.FRAME_BARE.pack, fmt.CHECKSUM.pack
         parts: list[bytes | memoryview] = []
-        for stream, start, size, time_ms, ordinal, total, header, payload in batch:
+        for stream, start, size, time_ms, ordinal, total, lsn, header, payload in batch:
             bare = pack(
                 fmt.FRAME_MAGIC,
                 len(header),
@@ -163,16 +150,14 @@ class JournalWriter:
                 lsn,
                 durable,
                 previous,
-                0,
-            )[:-_SUM_BYTES]
-            check = fmt.CHECKSUM.pack(digest(bare + header, base, position))
+            )
+            check = pack_sum(digest(bare + header, base, position))
             parts += (bare, check, header, payload)
             position += _FRAME_BYTES + len(header) + size
-            lsn += 1
             previous = stream
-        return coalesce(parts), lsn
+        return coalesce(parts)
 
-    def commit(self, data: list[bytes | memoryview], next_lsn: int, last_stream: int) -> None:
+    def commit(self, batch: list[fmt.StoredFrame], data: list[bytes | memoryview]) -> None:
         """Write and sync an encoded batch: step 2 above. Returns only when it is durable."""
         try:
             write_parts(self._disk, self._handle, data, self.length)
@@ -181,8 +166,8 @@ class JournalWriter:
             raise
         self._disk.sync(self._handle)
         self.length += sum(map(len, data))
-        self.next_lsn = next_lsn
-        self._previous = last_stream
+        self.next_lsn = batch[-1].lsn + 1
+        self._previous = batch[-1].stream
 
     def _cut_back(self) -> None:
         try:

@@ -12,8 +12,8 @@ finds out what is on the disk.
 
 import queue
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
-from typing import NamedTuple
 
 import trio
 
@@ -23,7 +23,7 @@ from durastreamd.errors import DurastreamError, StreamStoppedError, WriteFailedE
 from durastreamd.model.records import Append, Mark, Record
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
-from durastreamd.storage.journal import Unwritten
+from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.histogram import Histogram
 
 Landed = Callable[[DurastreamError | None], None]
@@ -32,10 +32,7 @@ Landed = Callable[[DurastreamError | None], None]
 Take = Callable[[], tuple[Record, Data]]
 
 
-class _Pending(NamedTuple):
-    record: Record
-    unwritten: Unwritten
-    landed: Landed
+_Pending = tuple[Record, Landed]
 
 
 COMMIT_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -116,6 +113,7 @@ class Committer:
         self._on_rotated = on_rotated
         self._waiting: list[tuple[Take, Landed]] = []
         self._flying: list[_Pending] = []
+        self._frames: list[StoredFrame] = []
         self._scheduled = False
         self._busy = False
         self.checkpointing = False
@@ -126,6 +124,8 @@ class Committer:
         self.busy_since: float | None = None  # when the writer got what it is at now
         self.commit_s = Histogram(COMMIT_S)  # how long the writing and syncing of batches took
         self.batch_records = Histogram(BATCH_RECORDS)
+        self.appended_bytes = 0
+        self.appended_messages = 0
         self._took_s = 0.0
 
     def submit(self, record: Record, payload: Data, landed: Landed) -> None:
@@ -173,20 +173,21 @@ class Committer:
         self._busy = True
         self.busy_since = trio.current_time()
         batch, self._waiting = self._waiting, []
-        self._flying = [self._close(take, landed) for take, landed in batch]
-        data, next_lsn = engine.journal.encode([pending.unwritten for pending in self._flying])
-        last = self._flying[-1].record.stream
+        journal, stage = engine.journal, engine.stage
+        frames: list[StoredFrame] = []
+        for lsn, (take, landed) in enumerate(batch, journal.next_lsn):
+            record, payload = take()
+            self._flying.append((record, landed))
+            frames.append(stage(record, payload, lsn))
+        self._frames = frames
+        commit = partial(journal.commit, frames, journal.encode(frames))
+        self._writer.put(partial(self._timed, commit), self._landed)
 
-        def work() -> None:
-            begun = perf_counter()
-            engine.journal.commit(data, next_lsn, last)
-            self._took_s = perf_counter() - begun
-
-        self._writer.put(work, self._landed)
-
-    def _close(self, take: Take, landed: Landed) -> _Pending:
-        record, payload = take()
-        return _Pending(record, self._engine.stage(record, payload), landed)
+    def _timed(self, commit: Work) -> None:
+        """Commit, in the writer's thread; nobody reads the time before it has reported."""
+        begun = perf_counter()
+        commit()
+        self._took_s = perf_counter() - begun
 
     def _rotated(self, error: WriteFailedError | None) -> None:
         self._busy = False
@@ -210,39 +211,40 @@ class Committer:
 
     def _fail_waiting(self, error: DurastreamError) -> None:
         batch, self._waiting = self._waiting, []
-        self._settle([self._close(take, landed) for take, landed in batch], error)
+        self._fail([(take()[0], landed) for take, landed in batch], error)
 
     def _landed(self, error: WriteFailedError | None) -> None:
         batch, self._flying = self._flying, []
         self._busy = False
         self.busy_since = None
-        if error is None:
+        if error is not None:
+            self._fail(batch, error)
+        elif batch:  # if not, it was given up meanwhile: the server is stopping
             self.commit_s.add(self._took_s)
             self.batch_records.add(len(batch))
-        self._settle(batch, error)
+            self._settle(batch)
         if self._waiting:
             self._schedule()
 
-    def _settle(self, batch: list[_Pending], error: DurastreamError | None) -> None:
-        engine = self._engine
-        if not batch:
-            return  # given up meanwhile: the server is stopping
-        release = engine.namespace.release
-        if error is not None:
-            for record, _, landed in batch:
-                release(record)
-                landed(error)
-            return
-        self._marked = isinstance(batch[-1].record, Mark)
+    def _fail(self, batch: list[_Pending], error: DurastreamError) -> None:
+        for record, landed in batch:
+            self._engine.namespace.release(record)
+            landed(error)
+
+    def _settle(self, batch: list[_Pending]) -> None:
+        self._marked = isinstance(batch[-1][0], Mark)
         self.batches += 1
         self.records += len(batch)
-        lsn = engine.journal.next_lsn - len(batch)
-        for record, unwritten, landed in batch:
-            if not isinstance(record, Append):
-                release(record)
-            self._on_applied(record, engine.applied(record, unwritten, lsn))
+        applied, on_applied = self._engine.applied, self._on_applied
+        for (record, landed), frame in zip(batch, self._frames, strict=True):
+            if type(record) is Append:
+                self.appended_bytes += record.size
+                self.appended_messages += record.count
+            else:
+                self._engine.namespace.release(record)
+            on_applied(record, applied(record, frame))
             landed(None)
-            lsn += 1
+        self._frames = []
         self._on_batch()
 
     def abandon(self) -> None:
@@ -253,5 +255,5 @@ class Committer:
         error = StreamStoppedError("the server stopped before the outcome was known")
         self._fail_waiting(error)
         flying, self._flying = self._flying, []
-        for _, _, landed in flying:
+        for _, landed in flying:
             landed(error)

@@ -220,16 +220,24 @@ class Streams:
 
     def _applied(self, record: Record, ended: list[Stream]) -> None:
         """Note who waits for what a committed record changed."""
+        if type(record) is Append:
+            following = self._following.get(record.stream)
+            if following is not None:
+                self._to_wake[record.stream] = following
+        else:
+            self._applied_rare(record, ended)
+        if self.engine.hot_bytes > self.engine.options.hot_bytes_max:
+            self._flush_wanted.set()
+
+    def _applied_rare(self, record: Record, ended: list[Stream]) -> None:
         for stream in (record.stream, *[stream.id for stream in ended]):
             following = self._following.get(stream)
             if following is not None and not isinstance(record, Touch):
                 self._to_wake[stream] = following
-        if not isinstance(record, Append) and isinstance(record, Create | Delete):
+        if isinstance(record, Create | Delete):
             self.created_total += isinstance(record, Create)
             self.deleted_total += isinstance(record, Delete)
             self._sweeper.watch(self.engine.namespace.by_id.get(record.stream))
-        if self.engine.hot_bytes > self.engine.options.hot_bytes_max:
-            self._flush_wanted.set()
 
     def _batch_applied(self) -> None:
         """Wake the followers once per batch, however many records it had for them."""

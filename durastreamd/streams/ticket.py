@@ -1,5 +1,7 @@
 """One caller's command, and the place where its outcome appears."""
 
+from collections.abc import Callable
+
 import trio
 
 from durastreamd.model.draft import AppendCommand
@@ -52,11 +54,12 @@ class Ticket:
     One task waits, once, so it is parked here without an event in between.
     """
 
-    __slots__ = ("_result", "_waiter", "command")
+    __slots__ = ("_result", "_told", "_waiter", "command")
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self._waiter: trio.lowlevel.Task | None = None
+        self._told: Callable[[Outcome | Exception], None] | None = None
         self._result: Outcome | Exception | None = None
 
     @property
@@ -68,9 +71,18 @@ class Ticket:
         """Give the outcome; the first one counts."""
         if self._result is None:
             self._result = result
-            if self._waiter is not None:
+            if self._told is not None:
+                self._told(result)
+            elif self._waiter is not None:
                 trio.lowlevel.reschedule(self._waiter)
                 self._waiter = None
+
+    def tell(self, told: Callable[[Outcome | Exception], None]) -> None:
+        """Call with the outcome as soon as it is there, instead of having a task wait for it."""
+        if self._result is not None:
+            told(self._result)
+        else:
+            self._told = told
 
     def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._waiter = None

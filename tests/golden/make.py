@@ -25,7 +25,7 @@ OPTIONS = EngineOptions(segment_bytes_max=64, state_every_bytes=200)
 
 def commit(engine: Engine, drafted: tuple[Record, bytes | memoryview] | None) -> None:
     assert drafted is not None
-    engine.commit([(drafted[0], engine.stage(*drafted))])
+    engine.commit([drafted])
 
 
 def append(engine: Engine, key: str, body: bytes, **options: object) -> None:

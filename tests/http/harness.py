@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import h11
 import trio
 
-from durastreamd.http.exchange import Exchange, Handler, Headers
+from durastreamd.http.exchange import Exchange, Handler, Headers, QuickHandler
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.server import Server
 
@@ -123,10 +123,11 @@ async def running(
     *,
     delivery: str = "whole",
     lane: bool = True,
+    quick: QuickHandler | None = None,
     common_headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> AsyncIterator[Harness]:
     """Serve ``handler``; in the end every task must have gone by itself."""
-    server = Server([], limits, common_headers=common_headers, lane=lane)
+    server = Server([], limits, common_headers=common_headers, quick=quick, lane=lane)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, handler)
         harness = Harness(server, bytewise=delivery == "bytewise")

@@ -237,7 +237,7 @@ async def serving(
     bench = Bench(options, streams)
     bench.streams.clock = now_ms
     app = App(bench.streams, limits)
-    server = Server([], http, common_headers=app.common_headers())
+    server = Server([], http, common_headers=app.common_headers(), quick=app.quick)
     async with bench.running(), trio.open_nursery() as nursery:
         await nursery.start(server.serve, app)
         site = Site(bench, app, server)

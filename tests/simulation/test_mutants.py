@@ -113,13 +113,14 @@ def files_not_cut_back(patch: Patch) -> None:
 def delete_not_journalled(patch: Patch) -> None:
     original = Engine.commit
 
-    def commit(self: Engine, batch: list[Any]) -> list[int]:
+    def commit(self: Engine, batch: list[Any]) -> None:
         if isinstance(batch[0][0], records.Delete):
+            record, payload = batch[0]
+            frame = self.stage(record, payload, self.journal.next_lsn)
             self.journal.next_lsn += 1
-            record, unwritten = batch[0]
-            self.applied(record, unwritten, self.applied_lsn + 1)
-            return []
-        return original(self, batch)
+            self.applied(record, frame)
+        else:
+            original(self, batch)
 
     patch.setattr(Engine, "commit", commit)
 

@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from durastreamd.errors import WriteFailedError
 from durastreamd.model.records import Record
 from durastreamd.model.stream_state import Stream
-from durastreamd.storage.journal import Unwritten
+from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.follower import Follower, Following
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import DeleteCommand, TouchCommand
@@ -89,9 +89,9 @@ async def test_no_follower_sees_an_uncommitted_tail(autojump_clock: Clock) -> No
 
         applied = bench.engine.applied
 
-        def note(record: Record, unwritten: Unwritten, lsn: int) -> list[Stream]:
+        def note(record: Record, frame: StoredFrame) -> list[Stream]:
             # The journal's next lsn moves after the sync: everything applied is synced.
-            ended = applied(record, unwritten, lsn)
+            ended = applied(record, frame)
             assert bench.engine.applied_lsn < bench.engine.journal.next_lsn
             committed.add(stream.tail)
             return ended

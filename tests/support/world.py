@@ -22,7 +22,7 @@ from durastreamd.protocol.outcomes import Outcome
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import read_file
-from durastreamd.storage.journal import Unwritten
+from durastreamd.storage.format import StoredFrame
 from tests.support.sim_disk import SimDisk
 
 TINY = EngineOptions(
@@ -126,18 +126,17 @@ class World:
     def commit(self, records: list[tuple[Record, bytes | memoryview]]) -> None:
         """Make records durable and apply them, noting the state after each."""
         engine = self.engine
-        batch = [(record, engine.stage(record, payload)) for record, payload in records]
         original = engine.applied
 
-        def applied(record: Record, unwritten: Unwritten, lsn: int) -> list[Stream]:
-            ended = original(record, unwritten, lsn)
+        def applied(record: Record, frame: StoredFrame) -> list[Stream]:
+            ended = original(record, frame)
             self._history.append(dump(engine))
             return ended
 
         engine.applied = applied  # type: ignore[method-assign]
         self._committing = True
         try:
-            engine.commit(batch)
+            engine.commit(records)
         finally:
             engine.applied = original  # type: ignore[method-assign]
             self._committing = False

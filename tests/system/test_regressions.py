@@ -23,6 +23,7 @@ from durastreamd.model.namespace import CreateCommand
 from durastreamd.protocol.outcomes import Appended, Created, Duplicate, NotFound
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
+from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.ticket import DeleteCommand, Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, FaultDisk, append, content
 from tests.support.sim_disk import SimDisk, crash_images
@@ -156,8 +157,8 @@ async def test_07_dead_writer_ends_the_server_and_nobody_hangs(autojump_clock: C
     bench = Bench()
     tickets: list[Ticket] = []
 
-    def bug(data: list[bytes | memoryview], next_lsn: int, last_stream: int) -> None:
-        del data, next_lsn, last_stream
+    def bug(batch: list[StoredFrame], data: list[bytes | memoryview]) -> None:
+        del batch, data
         message = "a bug in the writer"
         raise ZeroDivisionError(message)
 

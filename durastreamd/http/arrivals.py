@@ -1,0 +1,56 @@
+"""Tells connections that bytes have come, many in one go and without a task switch for each.
+
+Waiting by trio costs a connection a registration and two task switches per request. Here a socket
+is registered once for its life, edge-triggered, and one task hears of all of them; a connection
+then decides in its own code whether its task must wake (see ``h1``). What was not read makes no
+second event, so a connection that is not ready for an event has to remember that there was one.
+"""
+
+import select
+from collections.abc import Callable
+from typing import Final
+
+from trio.lowlevel import notify_closing, wait_readable
+
+_EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+_AT_ONCE_MAX: Final = 128  # Some 3 ms of work; then everybody else has a turn.
+
+Arrived = Callable[[], None]
+
+
+class Arrivals:
+    """Sockets, and whom to call when something happens to one."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._arrived: dict[int, Arrived] = {}
+
+    def add(self, fileno: int, arrived: Arrived) -> None:
+        """Call ``arrived``, which raises nothing, with every event of a socket from now on.
+
+        What came before counts as an event.
+        """
+        self._arrived[fileno] = arrived
+        self._epoll.register(fileno, _EVENTS)
+
+    def discard(self, fileno: int, arrived: Arrived) -> None:
+        """Call no more; the socket may be released already, and its number another's."""
+        if self._arrived.get(fileno) == arrived:
+            del self._arrived[fileno]
+            try:
+                self._epoll.unregister(fileno)
+            except (OSError, ValueError):
+                pass  # Released, which took it out of the set; or we are over.
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            while True:
+                await wait_readable(self._epoll.fileno())
+                for fileno, _ in self._epoll.poll(0, _AT_ONCE_MAX):
+                    arrived = self._arrived.get(fileno)
+                    if arrived is not None:
+                        arrived()
+        finally:
+            notify_closing(self._epoll.fileno())
+            self._epoll.close()
