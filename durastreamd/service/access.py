@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import trio
 
-from durastreamd.errors import ConfigError
 from durastreamd.http.exchange import Request
 from durastreamd.protocol import problems
 from durastreamd.protocol.requests import ProblemError, query_of
@@ -38,7 +37,6 @@ from durastreamd.service.grants import (
     Grant,
     TokenError,
     rate_of,
-    scopes_of,
 )
 from durastreamd.service.rate import Limiter, caller_of, whole_seconds
 from durastreamd.service.tokens import FINDING_BYTES
@@ -166,15 +164,9 @@ class Gate:
         self.retired = False
         self.successor: Gate | None = None
         self._verified: dict[bytes, Grant] = {}
-        try:
-            self._rate = rate_of(options.rate) if options.rate else None
-            scopes = frozenset(SCOPES)
-            if options.restricted:
-                scopes = scopes_of(list(options.anonymous))
-            self._anonymous = Identity(Grant("anonymous", scopes))
-        except ValueError as exc:
-            message = f"[access]: {exc}"
-            raise ConfigError(message) from exc
+        self._rate = rate_of(options.rate) if options.rate else None
+        scopes = options.anonymous if options.restricted else SCOPES
+        self._anonymous = Identity(Grant("anonymous", frozenset(scopes)))
         self._table = read_tokens(options)
         self._jwt = read_jwt(options)
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from durastreamd.errors import ConfigError
-from durastreamd.service.grants import Verifier
+from durastreamd.service.grants import Verifier, rate_of, scopes_of
 from durastreamd.service.tokens import Table, read_table
 
+_LEEWAY_S_MAX = 600  # clocks that differ by more are not clocks
 _FILE_BYTES_MAX = 16 * 1024 * 1024  # a hundred thousand tokens
 
 
@@ -36,6 +37,20 @@ class AccessOptions:
     rate: Annotated[
         str, "such as 100/s: requests of one token, or of one address without token"
     ] = ""
+
+    def __post_init__(self) -> None:
+        scopes_of(list(self.anonymous))
+        if self.rate:
+            rate_of(self.rate)
+        if self.anonymous and not self.restricted:
+            msg = "anonymous limits nothing without tokens_file, jwt_key_file or jwt_jwks_file"
+            raise ValueError(msg)
+        if self.jwt_key_file and self.jwt_jwks_file:
+            msg = "jwt_key_file and jwt_jwks_file exclude each other"
+            raise ValueError(msg)
+        if not 0 <= self.jwt_leeway_s <= _LEEWAY_S_MAX:
+            msg = f"jwt_leeway_s is from 0 to {_LEEWAY_S_MAX}"
+            raise ValueError(msg)
 
     @property
     def restricted(self) -> bool:
@@ -73,9 +88,6 @@ def read_tokens(options: AccessOptions) -> Table:
 
 def read_jwt(options: AccessOptions) -> Verifier | None:
     """Return what verifies JWTs, None where they are not used; raises ConfigError."""
-    if options.jwt_key_file and options.jwt_jwks_file:
-        message = "access.jwt_key_file and access.jwt_jwks_file exclude each other"
-        raise ConfigError(message)
     path = options.jwt_key_file or options.jwt_jwks_file
     if not path:
         if options.jwt_algorithms:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from durastreamd.config import load
 from durastreamd.errors import ConfigError
 from durastreamd.service.access_options import AccessOptions, check_exposure
 from durastreamd.service.grants import Grant, prefix_of, rate_of
@@ -323,6 +324,19 @@ async def test_the_whole_digest_counts_not_what_finds_it(file: Path) -> None:
         for start, (digest, grant) in gate._table.items():
             gate._table[start] = (digest[:-1] + bytes([digest[-1] ^ 1]), grant)
         assert (await site.ask("GET", "s", ROOT)).status == 401
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("access.anonymous=read", "limits nothing without"),
+        ("access.anonymous=reed", "is no scope"),
+        ("access.rate=often", "is no rate"),
+    ],
+)
+def test_a_setting_that_would_not_do_what_it_seems_to_is_refused(setting: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(None, [setting])
 
 
 # --- where it may listen ---

@@ -306,8 +306,10 @@ def test_a_key_that_does_not_fit_is_named(
 
 
 def test_settings_that_contradict_each_other_are_named() -> None:
-    with pytest.raises(ConfigError, match="exclude each other"):
-        read_jwt(AccessOptions(jwt_key_file="a", jwt_jwks_file="b"))
+    with pytest.raises(ValueError, match="exclude each other"):
+        AccessOptions(jwt_key_file="a", jwt_jwks_file="b")
+    with pytest.raises(ValueError, match="from 0 to"):
+        AccessOptions(jwt_leeway_s=-1)
     with pytest.raises(ConfigError, match="needs access"):
         read_jwt(AccessOptions(jwt_algorithms=("RS256",)))
 
