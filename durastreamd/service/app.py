@@ -139,8 +139,7 @@ class App:
         Declines whatever it does not like the look of: the ordinary way says what is wrong.
         """
         path = request.path
-        # Whoever has to be asked for a token goes the ordinary way.
-        if self.gate is not None or self._restricted or not path.startswith(PREFIX):
+        if self._restricted or not path.startswith(PREFIX):
             return False
         counts = self._counts
         begun = counts.begin_append()
@@ -163,6 +162,8 @@ class App:
         try:
             place = place_of(path)
             if place.part or place.is_bucket:
+                return False
+            if self.gate is not None and not self.gate.passes(request, place.key):
                 return False
             return self._writes.append_quickly(request, place.key, body, told)
         except (ProblemError, DurastreamError):

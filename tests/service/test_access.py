@@ -7,6 +7,7 @@ import pytest
 
 from durastreamd.config import load
 from durastreamd.errors import ConfigError
+from durastreamd.protocol.outcomes import Appended
 from durastreamd.service.access_options import AccessOptions, check_exposure
 from durastreamd.service.grants import Grant, prefix_of, rate_of
 from durastreamd.service.tokens import read_table
@@ -20,6 +21,7 @@ TOKENS = {
     "both-a": "scopes=read,write prefix=/v1/stream/team-a",
     "two": "scopes=read,write prefix=/v1/stream/team-a/x prefix=/bucket1",
     "nothing": "scopes=admin",
+    "past": "scopes=read,write expires=2026-01-01T00:00:00Z",
 }
 
 
@@ -92,6 +94,12 @@ async def test_the_scheme_is_known_in_any_case(file: Path) -> None:
         ("reader", "PUT", "/bucket2", 403),
         ("reader", "GET", "/-/metrics", 403),
         ("writer", "POST", PREFIX + "team-a/x", 204),
+        ("both-a", "POST", PREFIX + "team-a/x", 204),
+        ("both-a", "POST", PREFIX + "%74eam-a/x", 204),
+        ("both-a", "POST", PREFIX + "team-b/x", 403),
+        ("both-a", "POST", PREFIX + "team-ab", 403),
+        ("past", "POST", PREFIX + "team-a/x", 401),
+        ("unknown", "POST", PREFIX + "team-a/x", 401),
         ("writer", "GET", PREFIX + "team-a/x?offset=-1", 403),
         ("writer", "GET", PREFIX + "team-a/x?offset=-1&live=sse", 403),
         ("writer", "HEAD", PREFIX + "team-a/x", 403),
@@ -121,6 +129,9 @@ async def test_a_token_is_good_for_its_scopes_and_places(
         head = bearer(token, **(TEXT if method in ("POST", "PUT") else {}))
         reply = await site.raw(method, target, head, b"more" if method == "POST" else b"")
         assert reply.status == status, reply
+        if method == "POST" and target.startswith(PREFIX):
+            # The quick way took it if, and only if, it was permitted.
+            assert (site.app._counts.appends[Appended] == 1) == (status == 204)
         if status == 403 and method != "HEAD":
             refused(reply, 403, "PERMISSION_DENIED")
             assert 'error="insufficient_scope"' in reply["WWW-Authenticate"]

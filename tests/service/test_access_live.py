@@ -180,6 +180,19 @@ async def test_a_token_has_a_bucket_of_its_own(file: Path, autojump_clock: objec
         assert 29 <= int(reply["Retry-After"]) <= 30
 
 
+async def test_appends_are_paid_for_as_well(file: Path, autojump_clock: object) -> None:
+    tokens = {"slow": "scopes=write rate=2/m", "plain": "scopes=write"}
+    async with guarded(file, tokens) as site:
+        await furnish(site)
+        head = bearer("slow", **TEXT)
+        statuses = [(await site.ask("POST", "s", head, b"x")).status for _ in range(3)]
+        assert statuses == [204, 204, 429]
+        site.app.restrict(AccessOptions(tokens_file=str(file), rate="3/m"))
+        head = bearer("plain", **TEXT)
+        statuses = [(await site.ask("POST", "s", head, b"x")).status for _ in range(4)]
+        assert statuses == [204, 204, 204, 429]
+
+
 async def test_guessing_tokens_is_paid_for_by_the_address(
     file: Path, autojump_clock: object
 ) -> None:
