@@ -223,7 +223,7 @@ class Committer:
             self.commit_s.add(self._took_s)
             self.batch_records.add(len(batch))
             self._settle(batch)
-        if self._waiting:
+        if self._waiting or self.rotation_wanted:
             self._schedule()
 
     def _fail(self, batch: list[_Pending], error: DurastreamError) -> None:
