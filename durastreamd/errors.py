@@ -9,6 +9,10 @@ class DurastreamError(Exception):
     """The root of all of ours; never raised itself."""
 
 
+class ConfigError(DurastreamError):
+    """The operator's: a setting, or a file that one names, does not exist or does not fit."""
+
+
 class DataDirectoryError(DurastreamError):
     """The operator's: this directory is missing, foreign or of a version we do not read."""
 

@@ -74,6 +74,72 @@ the log and waits for a restart.
 .Sh SETTINGS
 """
 
+ACCESS = r""".Sh ACCESS
+Without
+.Va tokens_file ,
+.Va jwt_key_file
+or
+.Va jwt_jwks_file
+everybody who can reach the server may read and write.
+It then listens on loopback and unix sockets only and ends with status 78
+otherwise, unless
+.Va access.allow_anonymous
+is true or
+.Va tls.client_ca
+is set.
+With one of them a request needs
+.Dq Authorization: Bearer Ar token ;
+tokens in URLs are refused.
+.Pa /health , /-/healthz , /-/readyz , /errors/
+and preflights stay open.
+.Bl -tag -width admin
+.It Cm read
+GET and HEAD, live reads, the source of a fork.
+.It Cm write
+PUT, POST, DELETE.
+.It Cm admin
+.Pa /-/metrics
+and all else under
+.Pa /-/ .
+.El
+.Pp
+No scope includes another.
+A prefix, such as
+.Pa /v1/stream/team-a
+or
+.Pa /bucket1 ,
+is that stream or bucket and all below it, by whole segments.
+.Ss The file of tokens
+One token a line; the SHA-256 of the token comes first, the rest in any order:
+.Bd -literal -offset indent
+sha256:HASH scopes=read,write prefix=/v1/stream/team-a name=ci
+sha256:HASH scopes=read expires=2027-01-01T00:00:00Z rate=100/s
+.Ed
+.Pp
+Tokens must be random, not passwords:
+.Bd -literal -offset indent
+TOKEN=$(openssl rand -base64 32)
+printf %s "$TOKEN" | sha256sum
+.Ed
+.Pp
+A token may have several prefixes; without one it is good everywhere.
+Tokens of one name share a rate.
+.Ss JWT
+.Va access.jwt_algorithms
+pins algorithms; each key has those of its own kind.
+An empty list of prefixes is no place at all.
+.Ss Tokens that change
+.Dv SIGHUP
+reads this section and its files anew; live readers whose token is gone end
+at once (401, or the end of the SSE response).
+Files that do not fit leave the old ones in force.
+.Ss Rates
+Beyond
+.Va access.rate
+the answer is 429 with Retry-After.
+IPv6 counts by /64; unix sockets are not counted.
+"""
+
 TAIL = r""".Sh FILES
 .Bl -tag -width indent
 .It Pa /etc/durastreamd/durastreamd.toml
@@ -120,7 +186,7 @@ def manual() -> str:
             if is_among(setting.name, RELOADABLE):
                 lines.append(".Pq reload")
         lines.append(".El")
-    return "\n".join(lines) + "\n" + TAIL
+    return "\n".join(lines) + "\n" + ACCESS + TAIL
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ there is; a section is a dataclass, a setting one of its fields, annotated with 
 else (the shipped file, the manual page, the checks) follows from that.
 """
 
-from durastreamd.config.errors import ConfigError
 from durastreamd.config.loading import Loaded, find_file, load, read
 from durastreamd.config.printing import config_text, defaults_text
 from durastreamd.config.settings import (
@@ -16,6 +15,7 @@ from durastreamd.config.settings import (
     Setting,
     TlsOptions,
 )
+from durastreamd.errors import ConfigError
 
 __all__ = [
     "SETTINGS",

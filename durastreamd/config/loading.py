@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from durastreamd.config.errors import ConfigError
 from durastreamd.config.settings import SETTINGS, Config, Setting, section_defaults
+from durastreamd.errors import ConfigError
 
 FILE_NAME = "durastreamd.toml"
 SYSTEM_FILE = f"/etc/durastreamd/{FILE_NAME}"

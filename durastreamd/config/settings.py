@@ -5,6 +5,7 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
+from durastreamd.service.access_options import AccessOptions
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.space import DiskOptions
 from durastreamd.streams.registry import StreamLimits
@@ -64,6 +65,7 @@ class Config:
     reads: ReadLimits = field(default_factory=ReadLimits)
     writes: WriteLimits = field(default_factory=WriteLimits)
     cors: CorsOptions = field(default_factory=CorsOptions)
+    access: AccessOptions = field(default_factory=AccessOptions)
     disk: DiskOptions = field(default_factory=DiskOptions)
     streams: StreamLimits = field(default_factory=StreamLimits)
     engine: EngineOptions = field(default_factory=EngineOptions)

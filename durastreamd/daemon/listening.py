@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from durastreamd.config import Config, ConfigError, TlsOptions
 from durastreamd.http.listener import Listener, adopt, open_tcp, open_unix, tls_context
 from durastreamd.notify import PassedSocket
+from durastreamd.service.access_options import check_exposure, read_jwt, read_tokens
 
 PORT_MAX = 65_535
 
@@ -65,6 +66,8 @@ def check_config(config: Config) -> None:
         message = "server.listen is empty; name an address at least"
         raise ConfigError(message)
     tls_of(config.tls)
+    read_tokens(config.access)
+    read_jwt(config.access)
 
 
 def listeners_of(config: Config, passed: Sequence[PassedSocket] = ()) -> list[Listener]:
@@ -102,6 +105,22 @@ def _open(text: str, backlog_count: int, tls: ssl.SSLContext | None) -> list[Lis
     except OSError as exc:
         reason = f"cannot listen on {text}: {exc.strerror or exc}"
         raise OSError(exc.errno or 0, reason) from exc  # the same kind of error, with a place
+
+
+def refuse_exposure(listeners: list[Listener], config: Config) -> None:
+    """Release the sockets and raise, if everybody could reach them and nobody said they may."""
+    try:
+        check_exposure(hosts_of(listeners), config.access, mutual_tls=bool(config.tls.client_ca))
+    except ConfigError:
+        for listener in listeners:
+            listener.release()
+        raise
+
+
+def hosts_of(listeners: list[Listener]) -> list[str]:
+    """Return the IP addresses that are listened on."""
+    names = [listener.sock.getsockname() for listener in listeners]
+    return [str(name[0]) for name in names if isinstance(name, tuple)]
 
 
 def addresses(listeners: list[Listener]) -> list[str]:

@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.errors import DataDirectoryError
 from durastreamd.notify import Notifier
+from durastreamd.service.metrics import Recovery
 from durastreamd.service.space import Room
 from durastreamd.storage.disk import DIRECTORY_MODE, Disk, RealDisk
 from durastreamd.storage.overlay import OverlayDisk
@@ -31,6 +33,7 @@ class Opened(NamedTuple):
 
     engine: Engine
     room: Callable[[], Room]
+    recovery: Recovery
 
 
 class Progress:
@@ -85,6 +88,7 @@ def open_data(config: Config, now_ms: int, progress: Progress, *, init: bool) ->
         hint = "" if read_only else "; --read-only serves a directory that cannot be written to"
         message = f"no permission to use the data directory {root}{hint}"
         raise PermissionError(message)
+    begun = time.monotonic()
     real = RealDisk(str(root))
     disk: Disk = OverlayDisk(real) if read_only else real
     engine, report = open_engine(
@@ -104,7 +108,10 @@ def open_data(config: Config, now_ms: int, progress: Progress, *, init: bool) ->
             }
         },
     )
-    return Opened(engine, lambda: Room(*real.room(), real.reclaimed_bytes))
+    took = Recovery(
+        time.monotonic() - begun, report.replayed, report.replayed_bytes, report.torn_bytes
+    )
+    return Opened(engine, lambda: Room(*real.room(), real.reclaimed_bytes), took)
 
 
 def _make_root(root: Path, *, create: bool) -> None:

@@ -18,13 +18,14 @@ import trio
 
 from durastreamd import logs
 from durastreamd.config import Config, ConfigError, Loaded
-from durastreamd.daemon.listening import addresses, listeners_of, tls_of
+from durastreamd.daemon.listening import addresses, hosts_of, listeners_of, refuse_exposure, tls_of
 from durastreamd.daemon.recovering import Opened, Progress, open_data
 from durastreamd.daemon.reloading import Reloads
 from durastreamd.daemon.status import Status
 from durastreamd.http.server import Server
 from durastreamd.notify import Manager, Notifier
 from durastreamd.service.access_log import AccessLog
+from durastreamd.service.access_options import check_exposure
 from durastreamd.service.app import App, Limits
 from durastreamd.service.guard import Guard
 from durastreamd.service.space import Space
@@ -111,13 +112,28 @@ class Daemon:
             Guard(self.space, read_only=read_only),
             AccessLog(config.log.access),
         )
+        self.app.restrict(config.access, mutual_tls=bool(config.tls.client_ca))
         listeners = listeners_of(config, plan.manager.sockets)
-        self.names = addresses(listeners)
+        refuse_exposure(listeners, config)
+        self.names, self._hosts = addresses(listeners), hosts_of(listeners)
         common = self.app.common_headers()
         self.server = Server(listeners, config.http, common_headers=common, quick=self.app.quick)
         self.status = Status(self.server, self.app, self.streams, self.space)
+        self._watch(opened)
         self.reloads = Reloads()
         self._register_reloads()
+
+    def _watch(self, opened: Opened) -> None:
+        """Have the pages for operators tell what only the daemon knows."""
+        operations, space = self.app.operations, self.space
+        operations.metrics.statistics = self.server.statistics
+        operations.metrics.recovery = opened.recovery
+        if self.config.server.read_only:
+            operations.readiness.notes["read-only"] = "Every write is refused."
+            return
+        operations.metrics.room = space
+        full = "The disk is nearly full; appends are refused."
+        operations.readiness.watch("disk", lambda: full if space.low else None)
 
     async def run(self, signals: AsyncIterator[int]) -> None:
         """Serve until drained, or until told to stop at once."""
@@ -195,6 +211,7 @@ class Daemon:
         """Say who takes new settings; everything else needs a restart."""
         self.reloads.add(("log",), self._prepare_log)
         self.reloads.add(("reads", "writes", "cors"), self._prepare_limits)
+        self.reloads.add(("access",), self._prepare_access)
         self.reloads.add(("disk",), self._prepare_disk)
         self.reloads.add(("server.drain_s",), lambda _: lambda: None)
         if self.config.tls.certificate:
@@ -232,6 +249,12 @@ class Daemon:
             self._refresh_server()
 
         return apply
+
+    def _prepare_access(self, config: Config) -> Callable[[], None]:
+        """Tokens and keys are read anew at every reload, changed setting or not."""
+        mutual_tls = bool(config.tls.client_ca)
+        check_exposure(self._hosts, config.access, mutual_tls=mutual_tls)
+        return self.app.prepare_access(config.access, mutual_tls=mutual_tls)
 
     def _refresh_server(self) -> None:
         handler = self.app.access_log.around(self.app)

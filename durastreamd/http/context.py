@@ -10,6 +10,14 @@ from durastreamd.http.exchange import CommonHeaders, Handler, QuickHandler
 from durastreamd.http.hang_up import HangUpWatch
 from durastreamd.http.limits import HttpLimits
 
+# Methods that are told apart; a client may make up others.
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "other")
+_CLASSES = 6  # Of statuses: index 0 is "never answered".
+
+
+def _no_answers() -> dict[str, list[int]]:
+    return {method: [0] * _CLASSES for method in METHODS}
+
 
 @dataclass(slots=True)
 class Statistics:
@@ -22,6 +30,13 @@ class Statistics:
     exchanges_total: int = 0
     lane_total: int = 0  # Requests the fast lane recognised.
     refused_total: int = 0  # Requests refused by this layer, and connections ended for abuse.
+    h2_open: int = 0  # Connections that speak HTTP/2.
+    stalled_total: int = 0  # Connections ended because their client took nothing for too long.
+    answers: dict[str, list[int]] = field(default_factory=_no_answers)  # By method and class.
+
+    def answered(self, method: str, status: int) -> None:
+        """Count an exchange that has come to its end."""
+        (self.answers.get(method) or self.answers["other"])[status // 100] += 1
 
 
 @dataclass(slots=True)

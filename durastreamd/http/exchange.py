@@ -92,12 +92,13 @@ class CommonHeaders:
 class Exchange(ABC):
     """One request and its response."""
 
-    __slots__ = ("common", "phase", "request")
+    __slots__ = ("common", "phase", "request", "status")
 
     def __init__(self, request: Request, common: CommonHeaders) -> None:
         self.request = request
         self.common = common
         self.phase = Phase.UNANSWERED
+        self.status = 0  # Of the response, once it has begun.
 
     @abstractmethod
     async def body(self, bytes_max: int) -> bytes | memoryview:

@@ -168,6 +168,7 @@ class H1Connection:
             await run_handler(context.handler, exchange)
         finally:
             statistics.exchanges_open -= 1
+            statistics.answered(request.method, exchange.status)
         if exchange.phase is not Phase.FINISHED:
             return False
         if exchange.keep_alive:

@@ -180,6 +180,7 @@ class H1Exchange(Exchange):
     async def respond(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response in one piece."""
         self._expect_phase(Phase.UNANSWERED)
+        self.status = status
         framing, body = render.framing_of(status, self.request.method, body)
         framing += self.common.block
         head = render.head(status, headers, framing, keep_alive=self._settle_keep_alive())
@@ -198,6 +199,7 @@ class H1Exchange(Exchange):
     async def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
         """Begin a streamed response."""
         self._expect_phase(Phase.UNANSWERED)
+        self.status = status
         framing = b""
         if length is not None:
             framing = b"Content-Length: %d\r\n" % length

@@ -151,7 +151,9 @@ class QuickTurns:
         context.statistics.exchanges_open -= 1
         self.replying = False
         if self._parked is None:
+            context.statistics.answered("POST", 0)
             return  # The connection has ended meanwhile.
+        context.statistics.answered("POST", status)
         framing, body = render.framing_of(status, "POST", body)
         self.ended = context.draining
         framing += context.common.block

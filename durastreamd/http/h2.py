@@ -230,6 +230,7 @@ class H2Connection:
                     await answer_problem(exchange, refusal.problem, refusal.detail)
         finally:
             context.statistics.exchanges_open -= 1
+            context.statistics.answered(exchange.request.method, exchange.status)
             self._finish(exchange)
 
     def _finish(self, exchange: H2Exchange) -> None:

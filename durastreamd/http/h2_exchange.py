@@ -37,6 +37,7 @@ class H2Exchange(Exchange):
         "_moved",
         "_pieces",
         "_sending",
+        "_statistics",
         "_unacknowledged",
         "_waits",
         "_wire",
@@ -54,6 +55,7 @@ class H2Exchange(Exchange):
         self.gone = False
         self._wire = wire
         self._limits = context.limits
+        self._statistics = context.statistics
         self._pieces: list[bytes] = []  # Of the body: arrived, not taken yet.
         self._unacknowledged = 0  # Their size as flow control counts it, padding included.
         self._body_ended = not request.has_body
@@ -168,6 +170,7 @@ class H2Exchange(Exchange):
     async def respond(self, status: int, headers: Headers, body: bytes = b"") -> None:
         """Send a complete response."""
         self._expect_phase(Phase.UNANSWERED)
+        self.status = status
         fields = self._fields(status, headers)
         if status == 204 or status == 304:
             body = b""
@@ -188,6 +191,7 @@ class H2Exchange(Exchange):
     async def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
         """Begin a streamed response."""
         self._expect_phase(Phase.UNANSWERED)
+        self.status = status
         fields = self._fields(status, headers)
         if length is not None:
             fields.append((b"content-length", b"%d" % length))
@@ -295,6 +299,7 @@ class H2Exchange(Exchange):
             await self._moved.wait()
             self._check_gone()
             return
+        self._statistics.stalled_total += 1
         msg = f"the client took nothing for {self._limits.write_s_max} s"
         raise HungUpError(msg)
 

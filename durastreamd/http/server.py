@@ -24,6 +24,7 @@ from durastreamd.http.connection import Served, choose_version
 from durastreamd.http.context import ServeContext, Statistics
 from durastreamd.http.errors import HungUpError
 from durastreamd.http.exchange import PROBLEM_HEADERS, CommonHeaders, Handler, Headers, QuickHandler
+from durastreamd.http.h2 import H2Connection
 from durastreamd.http.hang_up import HangUpWatch
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.listener import Listener
@@ -224,15 +225,19 @@ class Server:
                 connection = await choose_version(transport, context, alpn)
             finally:
                 self._opening.discard(opening)
-        if connection is None:
+        if connection is None or transport is None:
             if transport is not None:
                 await transport.hang_up()
             return
         self._served.add(connection)
+        newer = isinstance(connection, H2Connection)
+        self.statistics.h2_open += newer
         try:
             await connection.serve()
         finally:
             self._served.discard(connection)
+            self.statistics.h2_open -= newer
+            self.statistics.stalled_total += transport.stalled
 
     async def _shake_hands(
         self, sock: socket.socket, peer: str, tls: ssl.SSLContext

@@ -35,6 +35,7 @@ class Transport(ABC):
     def __init__(self, sock: socket.socket, peer: str, write_s_max: float) -> None:
         self.peer = peer
         self.released = False
+        self.stalled = False  # Its client took nothing for too long.
         self._socket = sock
         self._write_s_max = write_s_max
 
@@ -177,6 +178,7 @@ class PlainTransport(Transport):
                     raise HungUpError(msg) from exc
                 rest = rest[self._offer(rest) :]
         if scope.cancelled_caught:
+            self.stalled = True
             msg = f"the client took nothing for {self._write_s_max} s"
             raise HungUpError(msg)
 
@@ -235,6 +237,7 @@ class TlsTransport(Transport):
                     msg = "the client is gone"
                     raise HungUpError(msg) from exc
         if scope.cancelled_caught:
+            self.stalled = True
             msg = f"the client took nothing for {self._write_s_max} s"
             raise HungUpError(msg)
 

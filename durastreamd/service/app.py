@@ -1,7 +1,7 @@
 """The handler of every exchange: routes it, answers it, turns what went wrong into a problem."""
 
-import json
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from durastreamd.errors import (
@@ -20,14 +20,19 @@ from durastreamd.protocol.names import PREFIX, Place, place_of
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.requests import ProblemError, moment_of, read_head
+from durastreamd.service.access import Gate, Permit
 from durastreamd.service.access_log import AccessLog
+from durastreamd.service.access_options import AccessOptions
 from durastreamd.service.answers import RETRY_S, Answer, Fields, answer_append
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
+from durastreamd.service.counts import CATCH_UP, LONG_POLL, SSE, Counts
+from durastreamd.service.grants import READ
 from durastreamd.service.guard import SAFE, Guard
 from durastreamd.service.lag import LagMeter
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
+from durastreamd.service.operations import Operations, is_operation
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import NOT_CACHED, Reads, metadata
 from durastreamd.service.snapshots import Snapshots
@@ -36,7 +41,6 @@ from durastreamd.streams.registry import Streams
 
 logger = logging.getLogger(__name__)
 
-HEALTH = ("/health", "/-/healthz", "/-/readyz")
 METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _ALLOWED = (
     "Authorization, Content-Type, If-None-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
@@ -47,8 +51,8 @@ _EXPOSED = (
     "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
     "Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Snapshot-Offset, Producer-Epoch, "
     "Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
-    "Content-Encoding, Vary, Cache-Control, Stream-Message-Count, Stream-Byte-Count, "
-    "Stream-At-Offset"
+    "WWW-Authenticate, Content-Encoding, Vary, Cache-Control, Stream-Message-Count, "
+    "Stream-Byte-Count, Stream-At-Offset"
 )
 
 
@@ -72,27 +76,60 @@ class App:
     ) -> None:
         limits = limits or Limits()
         self._streams = streams
+        self._counts = counts = Counts()
         self.lag = LagMeter()
         self.guard = guard or Guard()
         self.access_log = access_log or AccessLog()
         self._cors = limits.cors
         reader = self._reader = Reader(streams)
-        self._writes = Writes(streams, reader, limits.writes)
-        self._reads = Reads(streams, reader, limits.reads)
+        self._writes = Writes(streams, reader, limits.writes, counts)
+        self._reads = Reads(streams, reader, limits.reads, counts)
         self._buckets = Buckets(streams)
         self._snapshots = Snapshots(streams, reader, limits.writes)
         self._bootstrap = Bootstrap(streams)
-        self.live = LiveReads(streams, reader, self._reads, limits.reads)
+        self.live = LiveReads(streams, reader, self._reads, limits.reads, counts)
+        self.operations = Operations(streams, self.live, counts, self.lag)
+        self.gate: Gate | None = None
+        self._private = False  # no cache between may keep answers
         self._restricted = "*" not in limits.cors.origins
 
     def reconfigure(self, limits: Limits) -> None:
         """Serve new requests by these limits; those under way go on by theirs."""
+        streams, reader, counts = self._streams, self._reader, self._counts
         self._cors = limits.cors
         self._restricted = "*" not in limits.cors.origins
-        self._writes = Writes(self._streams, self._reader, limits.writes)
-        self._snapshots = Snapshots(self._streams, self._reader, limits.writes)
-        self._reads = Reads(self._streams, self._reader, limits.reads)
+        self._writes = Writes(streams, reader, limits.writes, counts)
+        self._snapshots = Snapshots(streams, reader, limits.writes)
+        self._reads = Reads(streams, reader, limits.reads, counts)
+        self._reads.share(private=self._private)
         self.live.reconfigure(self._reads, limits.reads)
+
+    def prepare_access(
+        self, options: AccessOptions, *, mutual_tls: bool = False
+    ) -> Callable[[], None]:
+        """Read the files these options name; what is returned admits requests by them.
+
+        Raises ConfigError if they do not fit. Live readers that are not permitted any more are
+        ended when it is called.
+        """
+        before, gate = self.gate, None
+        if options.restricted or options.rate:
+            limiter = before.limiter if before is not None else None
+            gate = Gate(options, self._streams.clock, self.operations.access, limiter)
+        hidden = options.restricted and READ not in options.anonymous
+
+        def apply() -> None:
+            self.gate = gate
+            self._private = hidden or mutual_tls
+            self._reads.share(private=self._private)
+            if before is not None:
+                before.retire(gate)
+
+        return apply
+
+    def restrict(self, options: AccessOptions, *, mutual_tls: bool = False) -> None:
+        """Admit requests by these options and the files they name, from now on."""
+        self.prepare_access(options, mutual_tls=mutual_tls)()
 
     # --- headers that every answer has ---
 
@@ -120,7 +157,10 @@ class App:
             origin = exchange.request.headers.get(b"origin")
             exchange.common = CommonHeaders(self.common_headers(origin))
         try:
-            await self._route(exchange)
+            if self.gate is None:
+                await self._route(exchange)
+            else:
+                await self._route_guarded(exchange, self.gate)
         except (ProblemError, DurastreamError) as exc:
             if exchange.phase is Phase.UNANSWERED:
                 await exchange.respond(*self._refusal(exc, exchange.request))
@@ -144,11 +184,14 @@ class App:
         path = request.path
         if self._restricted or not path.startswith(PREFIX) or self.access_log.notes_all:
             return False
+        counts = self._counts
+        begun = counts.begin_append()
 
         def told(result: Outcome | Exception) -> None:
             try:
                 if isinstance(result, Exception):
                     raise result
+                counts.end_append(result, begun)
                 answer = answer_append(result)
             except (ProblemError, DurastreamError) as exc:
                 answer = self._refusal(exc, request)
@@ -163,6 +206,8 @@ class App:
             place = place_of(path)
             if place.part or place.is_bucket or self.guard.watchful:
                 return False
+            if self.gate is not None and not self.gate.passes(request, place.key):
+                return False
             return self._writes.append_quickly(request, place.key, body, told)
         except (ProblemError, DurastreamError):
             return False
@@ -176,14 +221,29 @@ class App:
             await self._preflight(exchange)
         elif path.startswith(PREFIX):
             await self._place(exchange, place_of(path))
-        elif path in HEALTH or path.startswith(("/-/", "/errors/")):
-            await self._other(exchange)
+        elif is_operation(path):
+            await self.operations.answer(exchange, None)
         else:
             await self._place(exchange, place_of(path))
 
-    async def _place(self, exchange: Exchange, place: Place) -> None:
+    async def _route_guarded(self, exchange: Exchange, gate: Gate) -> None:
+        """Route as ``_route`` does, for those who may; judged by the key that is routed to."""
+        request = exchange.request
+        if request.method == "OPTIONS":
+            await self._preflight(exchange)  # browsers send no token with it
+        elif is_operation(request.path):
+            await self.operations.answer(exchange, gate)
+        else:
+            identity = gate.identify(request)
+            place = place_of(request.path)
+            permit = gate.permit(identity, request.method, place.key)
+            if request.method not in SAFE:
+                self.guard.check(request, self._streams)
+            await self._place(exchange, place, permit)
+
+    async def _place(self, exchange: Exchange, place: Place, permit: Permit | None = None) -> None:
         if not place.part and not place.is_bucket:
-            await self._stream(exchange, exchange.request.method, place.key)
+            await self._stream(exchange, exchange.request.method, place.key, permit)
         elif place.is_bucket:
             await self._buckets.answer(exchange, place)
         elif place.part == "snapshot":
@@ -193,14 +253,16 @@ class App:
         else:
             raise not_allowed(READING)
 
-    async def _stream(self, exchange: Exchange, method: str, key: str) -> None:
+    async def _stream(
+        self, exchange: Exchange, method: str, key: str, permit: Permit | None
+    ) -> None:
         if method == "POST":
             answer = await self._writes.append(exchange, key)
             await exchange.respond(answer.status, answer.headers)
         elif method == "GET":
-            await self._read(exchange, key)
+            await self._read(exchange, key, permit)
         elif method == "PUT":
-            answer = await self._writes.create(exchange, key)
+            answer = await self._writes.create(exchange, key, permit)
             await exchange.respond(answer.status, answer.headers)
         elif method == "HEAD":
             await self._head(exchange, key)
@@ -219,16 +281,19 @@ class App:
             fields.append((b"Stream-At-Offset", mint(place).encode()))
         await exchange.respond(200, fields)
 
-    async def _read(self, exchange: Exchange, key: str) -> None:
+    async def _read(self, exchange: Exchange, key: str, permit: Permit | None) -> None:
         request = exchange.request
         head = read_head(request.query, request.headers)
         stream = self._readable(key)
         if head.live is None:
+            self._counts.reads[CATCH_UP] += 1
             await self._reads.catch_up(exchange, stream, head)
         elif head.live == "sse":
-            await self.live.events(exchange, stream, head)
+            self._counts.reads[SSE] += 1
+            await self.live.events(exchange, stream, head, permit)
         else:
-            await self.live.long_poll(exchange, stream, head)
+            self._counts.reads[LONG_POLL] += 1
+            await self.live.long_poll(exchange, stream, head, permit)
 
     def _readable(self, key: str) -> Stream:
         """Return a stream that is there and whole, or raise the problem."""
@@ -236,20 +301,6 @@ class App:
         if stream.damage:
             raise StreamDamagedError(stream.damage)
         return stream
-
-    # --- everything that is not a stream ---
-
-    def _figures(self) -> dict[str, int | float]:
-        """Return what tells at a glance how the server is doing."""
-        streams = self._streams
-        return {
-            "streams": len(streams.engine.namespace.by_id),
-            "live": streams.actor_count,
-            "followers": streams.follower_count(),
-            "hot_bytes": streams.engine.hot_bytes,
-            "loop_lag_p50_ms": self.lag.percentile_ms(50),
-            "loop_lag_p99_ms": self.lag.percentile_ms(99),
-        }
 
     async def _preflight(self, exchange: Exchange) -> None:
         methods = (READING if self.guard.read_only else METHODS).encode()
@@ -260,40 +311,6 @@ class App:
             (b"Allow", methods),
         ]
         await exchange.respond(204, fields)
-
-    async def _other(self, exchange: Exchange) -> None:
-        request = exchange.request
-        if request.path in HEALTH:
-            _only_reading(request.method)
-            await _respond_json(exchange, {"status": "ok", **self._figures()})
-        elif request.path.startswith("/errors/"):
-            _only_reading(request.method)
-            row = problems.by_slug(request.path.removeprefix("/errors/"))
-            if row is None:
-                raise ProblemError(problems.NOT_FOUND, "There is no error of this name.")
-            await _respond_json(
-                exchange,
-                {
-                    "type": row.type,
-                    "code": row.code,
-                    "status": row.status,
-                    "title": row.title,
-                    "description": row.description,
-                },
-            )
-        else:
-            detail = f"Nothing is here; streams are under {PREFIX}."
-            raise ProblemError(problems.NOT_FOUND, detail)
-
-
-async def _respond_json(exchange: Exchange, body: dict[str, str | int | float]) -> None:
-    fields = [(b"Content-Type", b"application/json"), NOT_CACHED]
-    await exchange.respond(200, fields, json.dumps(body).encode())
-
-
-def _only_reading(method: str) -> None:
-    if method not in ("GET", "HEAD"):
-        raise not_allowed(READING)
 
 
 def _problem_of(exc: ProblemError | DurastreamError) -> ProblemError:

@@ -5,9 +5,12 @@ from collections.abc import Callable
 
 import trio
 
+from durastreamd.streams.histogram import Histogram
+
 SAMPLE_S = 0.02
 IDLE_S = 0.5  # while nothing goes on: fifty wake-ups a second would be the whole cost of idling
 SAMPLES = 3000  # the last minute of a busy server
+LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 class LagMeter:
@@ -15,6 +18,7 @@ class LagMeter:
 
     def __init__(self) -> None:
         self._lags: deque[float] = deque(maxlen=SAMPLES)
+        self.lag_s = Histogram(LAG_S)
 
     async def run(self, activity: Callable[[], int]) -> None:
         """Sample until cancelled; ``activity`` is a number that grows while there is work."""
@@ -24,7 +28,9 @@ class LagMeter:
             asked = trio.current_time() + (IDLE_S if now == before else SAMPLE_S)
             before = now
             await trio.sleep_until(asked)
-            self._lags.append(trio.current_time() - asked)
+            late_s = trio.current_time() - asked
+            self._lags.append(late_s)
+            self.lag_s.add(late_s)
 
     def percentile_ms(self, percent: float) -> float:
         """Return a percentile of the last lags, in milliseconds."""

@@ -23,6 +23,9 @@ class ReadLimits:
     page_bytes_max: Annotated[
         int, "one catch-up answer; it is streamed, so memory is no reason", POSITIVE
     ] = 64 * MIB
+    closed_pause_s: Annotated[
+        float, "before a repeated live read at the end of a closed stream"
+    ] = 0.075
     piece_bytes: Annotated[
         int, "read and sent at once: measured faster than sendfile here", POSITIVE
     ] = 256 * 1024

@@ -5,29 +5,43 @@ what was sent, taken together with "up to date" and "closed" from one look at th
 at the tail follows *before* it looks, so nothing that lands in between is missed.
 """
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
 import trio
 
 from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import cursor, problems, sse
 from durastreamd.protocol.requests import ProblemError, ReadHead
+from durastreamd.service.access import Permit
 from durastreamd.service.answers import CLOSED, Fields, next_offset, refusal_of
+from durastreamd.service.counts import LONG_POLL, SSE, Counts
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE, Reads
 from durastreamd.streams.follower import Follower
 from durastreamd.streams.registry import Streams
 
+_TOLD_MAX = 1024  # connections that are remembered for being told that a stream is closed ...
+_TOLD_S = 5.0  # ... and for how long: who comes back later is in no hurry
+
 
 class LiveReads:
     """GET with ``live``."""
 
-    def __init__(self, streams: Streams, reader: Reader, reads: Reads, limits: ReadLimits) -> None:
+    def __init__(
+        self, streams: Streams, reader: Reader, reads: Reads, limits: ReadLimits, counts: Counts
+    ) -> None:
+        self.counts = counts
         self.streams = streams
         self.reader = reader
         self.limits = limits
         self.ending = False  # the server is draining: live reads are answered and not renewed
         self._reads = reads
+        # Who was told lately that a stream is closed: the connection, the stream, and when.
+        self._told: dict[tuple[str, int], float] = {}
 
     def reconfigure(self, reads: Reads, limits: ReadLimits) -> None:
         """Answer from now on by these limits."""
@@ -39,24 +53,62 @@ class LiveReads:
         self.ending = True
         self.streams.wake_all()
 
+    @contextmanager
+    def _counted(self, mode: str) -> Iterator[None]:
+        self.counts.live[mode] += 1
+        try:
+            yield
+        finally:
+            self.counts.live[mode] -= 1
+
+    async def _pause(
+        self, exchange: Exchange, stream: Stream, start: int, echoed: str | None
+    ) -> None:
+        """Slow down a client that asks for what follows the end of a closed stream, over and over.
+
+        There are clients that do not know Stream-Closed (durable-streams 0.1.0 for Python); the
+        protocol has them answered at once, so they would ask a thousand times a second. One that
+        comes back is known by the cursor it echoes, or by its connection.
+        """
+        if not stream.closed or start < stream.tail:
+            return
+        now = trio.current_time()
+        who = (exchange.request.peer, stream.id)
+        before = self._told.pop(who, -math.inf)
+        self._told[who] = now
+        if len(self._told) > _TOLD_MAX:
+            del self._told[next(iter(self._told))]
+        if echoed is not None or now - before < _TOLD_S:
+            self.counts.closed_pauses += 1
+            await trio.sleep(self.limits.closed_pause_s)
+            self._told[who] = trio.current_time()
+
     # --- long-poll ---
 
-    async def long_poll(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
+    async def long_poll(
+        self, exchange: Exchange, stream: Stream, head: ReadHead, permit: Permit | None = None
+    ) -> None:
         """Answer when there is data after the offset, when the stream closes, or in the end."""
         self._refuse_new()
         self.streams.touch(stream)
         start = self.reader.position_of(stream, head.offset)
-        with self.streams.follow(stream) as follower:
+        await self._pause(exchange, stream, start, head.cursor)
+        lease = permit.lease() if permit is not None else None
+        with self.streams.follow(stream) as follower, self._counted(LONG_POLL):
             async with exchange.until_hang_up() as scope:
-                await self._wait_past(stream, follower, start)
+                with lease or nullcontext():
+                    await self._wait_past(stream, follower, start)
             if scope.cancelled_caught:
                 exchange.abort()
                 return
+        if lease is not None and lease.ended:
+            raise lease.refusal()
         self._still_there(stream)
         mark = cursor.after(head.cursor, self.streams.clock())
         fields: Fields = [(b"Stream-Cursor", b"%d" % mark), NOT_CACHED]
         if stream.tail > start:
-            await self._reads.send_page(exchange, stream, start, fields, tagged=True)
+            sent = await self._reads.send_page(exchange, stream, start, fields, tagged=True)
+            self.counts.read_bytes[LONG_POLL] += sent
             return
         fields += [next_offset(start), UP_TO_DATE]
         if stream.closed:
@@ -96,22 +148,27 @@ class LiveReads:
 
     # --- server-sent events ---
 
-    async def events(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
+    async def events(
+        self, exchange: Exchange, stream: Stream, head: ReadHead, permit: Permit | None = None
+    ) -> None:
         """Send everything after the offset as events, then follow."""
         self._refuse_new()
         self.streams.touch(stream)
         start = self.reader.position_of(stream, head.offset)
         with self.streams.engine.reading(stream) as view:
             await self.reader.page(view, stream, start, 1)  # refuses a place inside a message
+        await self._pause(exchange, stream, start, head.cursor)
+        lease = permit.lease() if permit is not None else None
         fields = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache")]
         fields.append((b"X-Accel-Buffering", b"no"))
         if sse.needs_base64(stream.content_type):
             fields.append((b"Stream-SSE-Data-Encoding", b"base64"))
-        with self.streams.follow(stream) as follower:
+        with self.streams.follow(stream) as follower, self._counted(SSE):
             session = _Session(self, exchange, stream, follower, start, head.cursor)
             await exchange.start(200, fields)
             async with exchange.until_hang_up() as scope:
-                await session.run()
+                with lease or nullcontext():
+                    await session.run()
             follower.deliver = None
             if scope.cancelled_caught:
                 exchange.abort()
@@ -180,6 +237,7 @@ class _Session:
         if not self._exchange.send_nowait(self._shared(start, end)):
             return False
         self._position = end
+        self._live.counts.read_bytes[SSE] += end - start
         return True
 
     def _shared(self, start: int, end: int) -> bytes:
@@ -204,6 +262,7 @@ class _Session:
             page = await reader.page(view, stream, start, limit)
             data = await reader.read(view, page.start, page.end)
         self._position = page.end
+        live.counts.read_bytes[SSE] += page.end - page.start
         event = sse.data_event(stream.content_type, data)
         # The stream may have gone on meanwhile; then this reader is not up to date any more.
         return event + self._control(page.end)

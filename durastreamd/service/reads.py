@@ -11,12 +11,13 @@ from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.content_type import media_type
 from durastreamd.protocol.requests import EPOCH, ReadHead, accepts_gzip
 from durastreamd.service.answers import CLOSED, Fields, next_offset
+from durastreamd.service.counts import CATCH_UP, Counts
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.reader import Page, Reader, array_length
 from durastreamd.streams.registry import Streams
 
-CACHED = (b"Cache-Control", b"public, max-age=60, stale-while-revalidate=300")
-FOR_EVER = (b"Cache-Control", b"public, max-age=31536000, immutable")
+CACHED = b"max-age=60, stale-while-revalidate=300"
+FOR_EVER = b"max-age=31536000, immutable"
 VARIES = (b"Vary", b"Accept-Encoding")
 NDJSON = b"application/x-ndjson"
 NOT_CACHED = (b"Cache-Control", b"no-store")
@@ -62,18 +63,31 @@ def etag(stream: Stream, start: int, end: int, *, closed: bool, encoding: str = 
 class Reads:
     """GET without ``live``, and the pages that long-polls are answered with."""
 
-    def __init__(self, streams: Streams, reader: Reader, limits: ReadLimits) -> None:
+    def __init__(
+        self, streams: Streams, reader: Reader, limits: ReadLimits, counts: Counts
+    ) -> None:
         self._streams = streams
         self._reader = reader
         self._limits = limits
+        self._counts = counts
+        self.share(private=False)
+
+    def share(self, *, private: bool) -> None:
+        """Say whether a cache between client and server may keep answers for other clients."""
+        kind = b"private, " if private else b"public, "
+        self._cached = (b"Cache-Control", kind + CACHED)
+        self._for_ever = (b"Cache-Control", kind + FOR_EVER)
+        # A browser's own cache must not show one user what another one was sent.
+        self._varies = [(b"Vary", b"Authorization")] if private else []
 
     async def catch_up(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
         """Answer a catch-up read."""
         self._streams.touch(stream)
         start = self._reader.position_of(stream, head.offset)
         now = head.offset == offsets.NOW
-        extra = [NOT_CACHED] if now else [CACHED]
-        await self.send_page(exchange, stream, start, extra, tagged=not now, stop=head.end)
+        extra = [NOT_CACHED] if now else [self._cached]
+        sent = await self.send_page(exchange, stream, start, extra, tagged=not now, stop=head.end)
+        self._counts.read_bytes[CATCH_UP] += sent
 
     async def send_page(
         self,
@@ -84,8 +98,11 @@ class Reads:
         *,
         tagged: bool,
         stop: int | None = None,
-    ) -> None:
-        """Answer with the page from ``start``, streamed from wherever its bytes are."""
+    ) -> int:
+        """Answer with the page from ``start``, streamed from wherever its bytes are.
+
+        Returns how many bytes of the stream were sent.
+        """
         limit = self._limits.page_bytes_max
         with self._streams.engine.reading(stream) as view:
             page = await self._reader.page(view, stream, start, limit, stop)
@@ -93,15 +110,16 @@ class Reads:
             encoding = "gzip" if not lines and self._compresses(exchange, stream, page) else ""
             kind = NDJSON if lines else stream.content_type.encode()
             fields = [(b"Content-Type", kind), next_offset(page.end)]
-            if page.end == stop and CACHED in extra:
+            fixed = page.end == stop and self._cached in extra
+            if fixed:
                 # From a fixed start to a fixed end: these bytes never change.
-                extra = [FOR_EVER]
+                extra = [self._for_ever]
             # What a cache may keep for ever must not say how far the stream was at the time.
-            if page.up_to_date and extra != [FOR_EVER]:
+            if page.up_to_date and not fixed:
                 fields.append(UP_TO_DATE)
-            if page.final and extra != [FOR_EVER]:
+            if page.final and not fixed:
                 fields.append(CLOSED)
-            fields += extra
+            fields += extra + self._varies
             if stream.json:
                 fields.append((b"Vary", b"Accept"))
             if tagged:
@@ -110,7 +128,7 @@ class Reads:
                 fields.append((b"ETag", tag))
                 if _matches(exchange, tag):
                     await exchange.respond(304, fields)
-                    return
+                    return 0
             if lines:
                 await self._send_lines(exchange, view, page, fields)
             elif encoding:
@@ -120,6 +138,7 @@ class Reads:
                 if self._compressible(stream, page):
                     fields.append(VARIES)
                 await self._send_plain(exchange, stream, view, page, fields)
+            return page.end - page.start
 
     async def _send_plain(
         self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields

@@ -19,6 +19,7 @@ from durastreamd.protocol.requests import (
     append_head,
     create_head,
 )
+from durastreamd.service.access import Permit
 from durastreamd.service.answers import (
     Answer,
     answer_append,
@@ -26,6 +27,7 @@ from durastreamd.service.answers import (
     answer_delete,
     refusal_of,
 )
+from durastreamd.service.counts import Counts
 from durastreamd.service.limits import WriteLimits
 from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import Streams
@@ -40,7 +42,10 @@ _UNSAID_BYTES = 1024 * 1024  # what a body of undeclared length is counted as
 class Writes:
     """The write half of the protocol."""
 
-    def __init__(self, streams: Streams, reader: Reader, limits: WriteLimits) -> None:
+    def __init__(
+        self, streams: Streams, reader: Reader, limits: WriteLimits, counts: Counts
+    ) -> None:
+        self._counts = counts
         self._streams = streams
         self._reader = reader
         self._limits = limits
@@ -68,6 +73,7 @@ class Writes:
         return size
 
     async def _append(self, exchange: Exchange, key: str, head: AppendHead) -> Answer:
+        begun = self._counts.begin_append()
         has_body = exchange.request.has_body
         body = await exchange.body(self._limits.append_bytes_max) if has_body else b""
         if not body and not head.closes:
@@ -80,7 +86,9 @@ class Writes:
                 raise ProblemError(problems.MISSING_CONTENT_TYPE, detail)
             payload = await self._payload(head.content_type, body) or _EMPTY_ARRAY
         command = AppendCommand(payload, head.content_type, head.closes, head.producer, head.seq)
-        return answer_append(await self._streams.ask(key, command))
+        outcome = await self._streams.ask(key, command)
+        self._counts.end_append(outcome, begun)
+        return answer_append(outcome)
 
     def append_quickly(self, request: Request, key: str, body: bytes, told: Told) -> bool:
         """POST of a short body that is here already; False, or an exception, if it cannot be."""
@@ -104,11 +112,13 @@ class Writes:
             return _inline_payload(content_type, body)
         return await self._streams.blocking(lambda: _inline_payload(content_type, body))
 
-    async def create(self, exchange: Exchange, key: str) -> Answer:
+    async def create(self, exchange: Exchange, key: str, permit: Permit | None = None) -> Answer:
         """PUT: make the stream, or find it with the same configuration."""
         request = exchange.request
         _refuse_encoding(request)
         head = create_head(request.headers)
+        if permit is not None and head.fork is not None:
+            permit.check_read(_source_key(head.fork.source))  # a fork shows what its source has
         claimed = self._claim(request)
         try:
             return await self._create(exchange, key, head)

@@ -13,6 +13,7 @@ finds out what is on the disk.
 import queue
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 
 import trio
 
@@ -23,6 +24,7 @@ from durastreamd.model.records import Append, Mark, Record
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
 from durastreamd.storage.format import StoredFrame
+from durastreamd.streams.histogram import Histogram
 
 Landed = Callable[[DurastreamError | None], None]
 
@@ -32,6 +34,9 @@ Take = Callable[[], tuple[Record, Data]]
 
 _Pending = tuple[Record, Landed]
 
+
+COMMIT_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+BATCH_RECORDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 Work = Callable[[], None]
 Report = Callable[[WriteFailedError | None], None]
@@ -116,6 +121,12 @@ class Committer:
         self._marked = True
         self.batches = 0
         self.records = 0
+        self.busy_since: float | None = None  # when the writer got what it is at now
+        self.commit_s = Histogram(COMMIT_S)  # how long the writing and syncing of batches took
+        self.batch_records = Histogram(BATCH_RECORDS)
+        self.appended_bytes = 0
+        self.appended_messages = 0
+        self._took_s = 0.0
 
     def submit(self, record: Record, payload: Data, landed: Landed) -> None:
         """Take a decided record; ``landed`` is told when it is durable and applied, or failed.
@@ -154,11 +165,13 @@ class Committer:
         engine = self._engine
         if (self.rotation_wanted or engine.rotation_due()) and not self.checkpointing:
             self._busy = True
+            self.busy_since = trio.current_time()
             self._writer.put(engine.journal.rotate, self._rotated)
             return
         if not self._waiting:
             return
         self._busy = True
+        self.busy_since = trio.current_time()
         batch, self._waiting = self._waiting, []
         journal, stage = engine.journal, engine.stage
         frames: list[StoredFrame] = []
@@ -167,10 +180,18 @@ class Committer:
             self._flying.append((record, landed))
             frames.append(stage(record, payload, lsn))
         self._frames = frames
-        self._writer.put(partial(journal.commit, frames, journal.encode(frames)), self._landed)
+        commit = partial(journal.commit, frames, journal.encode(frames))
+        self._writer.put(partial(self._timed, commit), self._landed)
+
+    def _timed(self, commit: Work) -> None:
+        """Commit, in the writer's thread; nobody reads the time before it has reported."""
+        begun = perf_counter()
+        commit()
+        self._took_s = perf_counter() - begun
 
     def _rotated(self, error: WriteFailedError | None) -> None:
         self._busy = False
+        self.busy_since = None
         self.rotation_wanted = False
         if error is not None:
             self._on_rotated(None)
@@ -195,11 +216,14 @@ class Committer:
     def _landed(self, error: WriteFailedError | None) -> None:
         batch, self._flying = self._flying, []
         self._busy = False
+        self.busy_since = None
         if error is not None:
             self._fail(batch, error)
         elif batch:  # if not, it was given up meanwhile: the server is stopping
+            self.commit_s.add(self._took_s)
+            self.batch_records.add(len(batch))
             self._settle(batch)
-        if self._waiting:
+        if self._waiting or self.rotation_wanted:
             self._schedule()
 
     def _fail(self, batch: list[_Pending], error: DurastreamError) -> None:
@@ -213,7 +237,10 @@ class Committer:
         self.records += len(batch)
         applied, on_applied = self._engine.applied, self._on_applied
         for (record, landed), frame in zip(batch, self._frames, strict=True):
-            if type(record) is not Append:
+            if type(record) is Append:
+                self.appended_bytes += record.size
+                self.appended_messages += record.count
+            else:
                 self._engine.namespace.release(record)
             on_applied(record, applied(record, frame))
             landed(None)

@@ -25,7 +25,7 @@ from durastreamd.errors import (
 )
 from durastreamd.model.records import Append, Create, Delete, Record, Touch
 from durastreamd.model.stream_state import Stream
-from durastreamd.protocol.outcomes import Gone, NotFound, Outcome
+from durastreamd.protocol.outcomes import Deleted, Gone, NotFound, Outcome
 from durastreamd.streams.actor import Actor
 from durastreamd.streams.committer import Committer, InlineWriter, ThreadWriter
 from durastreamd.streams.follower import Follower, Following
@@ -88,6 +88,9 @@ class Streams:
         self._retry_wanted = False
         self._sweeper = Sweeper(engine.namespace)
         self.actors_started = 0
+        self.created_total = 0
+        self.deleted_total = 0
+        self.swept_total = 0  # of these: a lifetime was over, or the last fork was gone
         # The time as of the last sweep: fine enough to tell who is idle, free to read.
         self._now = 0.0
 
@@ -275,6 +278,8 @@ class Streams:
             if following is not None and not isinstance(record, Touch):
                 self._to_wake[stream] = following
         if isinstance(record, Create | Delete):
+            self.created_total += isinstance(record, Create)
+            self.deleted_total += isinstance(record, Delete)
             self._sweeper.watch(self.engine.namespace.by_id.get(record.stream))
 
     def _batch_applied(self) -> None:
@@ -351,7 +356,7 @@ class Streams:
         try:
             tickets += [self.post(key, DeleteCommand(sweep=True)) for key in keys]
             for ticket in tickets:
-                await ticket.outcome()
+                self.swept_total += isinstance(await ticket.outcome(), Deleted)
         except (OverloadedError, StorageError) as exc:
             logger.warning("a sweep failed, will be tried again: %s", exc)
         for key in keys:

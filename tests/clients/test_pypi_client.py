@@ -1,10 +1,20 @@
 """The public Python client, durable-streams 0.1.0 from PyPI: blocking, and on asyncio."""
 
 import asyncio
+import threading
+import time
 from typing import Literal
 
+import httpx
 import pytest
-from durable_streams import AsyncDurableStream, DurableStream, StreamExistsError, astream, stream
+from durable_streams import (
+    AsyncDurableStream,
+    DurableStream,
+    DurableStreamError,
+    StreamExistsError,
+    astream,
+    stream,
+)
 
 from tests.support.daemon import Daemon
 
@@ -82,3 +92,35 @@ def test_asyncio_live_reader_sees_later_appends(daemon: Daemon, live: Live) -> N
         return seen
 
     assert asyncio.run(scenario()) == [0, 1, 2]
+
+
+def test_a_client_that_does_not_know_closed_streams_is_paced(daemon: Daemon) -> None:
+    """Version 0.1.0 goes on polling at the end of a closed stream; it is not let spin."""
+    url = daemon.stream("pypi")
+    httpx.put(url, headers={"Content-Type": "text/plain", "Stream-Closed": "true"}, content="all")
+    until = time.monotonic() + 1.0
+
+    def answered() -> float:
+        for text in httpx.get(f"{daemon.url}/-/metrics").text.splitlines():
+            if text.startswith('durastreamd_read_requests_total{mode="longpoll"}'):
+                return float(text.split()[1])
+        return 0.0
+
+    polls = threading.Thread(target=_follow, args=(url, until))
+    polls.start()
+    while time.monotonic() < until:
+        time.sleep(0.05)
+    count = answered()
+    httpx.delete(url)  # which is how such a client can be stopped
+    polls.join(10)
+    assert not polls.is_alive()
+    assert 5 <= count <= 20, "75 ms apart; a thousand a second without"
+
+
+def _follow(url: str, until: float) -> None:
+    try:
+        with stream(url, offset="-1", live="long-poll") as read:
+            for _ in read.iter_text():
+                pass
+    except DurableStreamError:
+        assert time.monotonic() >= until

@@ -320,3 +320,22 @@ async def test_threads_with_rotation_by_size_keep_everything(tmp_path: Path) -> 
     data = content(engine, "/s")
     assert [data.count(b"%d," % number) for number in range(10)] == [20] * 10
     engine.release()
+
+
+async def test_a_checkpoint_asked_for_while_a_mark_is_synced_is_not_forgotten(
+    autojump_clock: Clock,
+) -> None:
+    """Nothing follows a mark that would remind the committer: the end of a server waited for it."""
+    bench = Bench()
+    async with bench.running():
+        await bench.make("/a")
+        await bench.hold()
+        bench.streams.committer.mark(bench.clock())
+        async with trio.open_nursery() as nursery:
+            await wait_all_tasks_blocked()
+            nursery.start_soon(bench.streams.checkpoint)
+            await wait_all_tasks_blocked()
+            bench.writer.release()
+            nursery.cancel_scope.deadline = trio.current_time() + 5
+        assert not nursery.cancel_scope.cancelled_caught
+        assert not bench.streams.committer.rotation_wanted

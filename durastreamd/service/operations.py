@@ -1,0 +1,110 @@
+"""What is for operators rather than for clients of streams: health, readiness, metrics, errors."""
+
+import json
+from collections.abc import Mapping
+
+import trio
+
+from durastreamd.http.exchange import Exchange
+from durastreamd.protocol import problems
+from durastreamd.protocol.names import PREFIX
+from durastreamd.protocol.requests import ProblemError
+from durastreamd.service.access import Gate, GateCounts
+from durastreamd.service.buckets import READING, not_allowed
+from durastreamd.service.counts import Counts
+from durastreamd.service.lag import LagMeter
+from durastreamd.service.live import LiveReads
+from durastreamd.service.metrics import CONTENT_TYPE, Metrics
+from durastreamd.service.readiness import Readiness
+from durastreamd.service.reads import NOT_CACHED
+from durastreamd.streams.registry import Streams
+
+STUCK_S = 10.0  # a sync that takes longer than this is not going to be good
+ERRORS = "/errors/"
+ALIVE = ("/health", "/-/healthz")
+READY = "/-/readyz"
+OPEN = (*ALIVE, READY)
+
+
+def is_operation(path: str) -> bool:
+    """Tell whether a path is one of these."""
+    return path.startswith(("/-/", ERRORS)) or path in ALIVE
+
+
+class Operations:
+    """``/health``, ``/-/...`` and ``/errors/...``."""
+
+    def __init__(self, streams: Streams, live: LiveReads, counts: Counts, lag: LagMeter) -> None:
+        self._streams = streams
+        self._lag = lag
+        self.access = GateCounts()
+        self.readiness = Readiness()
+        self.readiness.watch("draining", lambda: "The server is stopping." if live.ending else None)
+        self.readiness.watch("journal", self._stuck)
+        self.metrics = Metrics(streams, counts, self.access, lag, self.readiness)
+
+    def _stuck(self) -> str | None:
+        since = self._streams.committer.busy_since
+        busy_s = trio.current_time() - since if since is not None else 0.0
+        return f"The journal has not been synced for {busy_s:.0f} s." if busy_s > STUCK_S else None
+
+    async def answer(self, exchange: Exchange, gate: Gate | None) -> None:
+        """Answer, or raise the problem; what is not for everybody needs the scope admin."""
+        request = exchange.request
+        path = request.path
+        if gate is not None and path not in OPEN and not path.startswith(ERRORS):
+            gate.check_admin(gate.identify(request))
+        if request.method not in ("GET", "HEAD"):
+            raise not_allowed(READING)
+        if path in ALIVE:
+            # How busy the server is, is for those who may know more than that it lives.
+            figures = self._figures() if gate is None else {}
+            await _respond_json(exchange, 200, {"status": "ok", **figures})
+        elif path == READY:
+            await self._answer_ready(exchange)
+        elif path == "/-/metrics":
+            page = await self.metrics.page()
+            await exchange.respond(200, [(b"Content-Type", CONTENT_TYPE), NOT_CACHED], page)
+        elif path.startswith(ERRORS):
+            await _respond_json(exchange, 200, _error(path.removeprefix(ERRORS)))
+        else:
+            detail = f"Nothing is here; streams are under {PREFIX}."
+            raise ProblemError(problems.NOT_FOUND, detail)
+
+    async def _answer_ready(self, exchange: Exchange) -> None:
+        reasons = self.readiness.reasons()
+        body: dict[str, object] = {"status": "not ready" if reasons else "ready"}
+        for name, found in (("reasons", reasons), ("notes", self.readiness.notes)):
+            if found:
+                body[name] = [{"reason": word, "detail": text} for word, text in found.items()]
+        await _respond_json(exchange, 503 if reasons else 200, body)
+
+    def _figures(self) -> dict[str, int | float]:
+        """Return what tells at a glance how the server is doing."""
+        streams = self._streams
+        return {
+            "streams": len(streams.engine.namespace.by_id),
+            "live": streams.actor_count,
+            "followers": streams.follower_count(),
+            "hot_bytes": streams.engine.hot_bytes,
+            "loop_lag_p50_ms": self._lag.percentile_ms(50),
+            "loop_lag_p99_ms": self._lag.percentile_ms(99),
+        }
+
+
+def _error(slug: str) -> dict[str, object]:
+    row = problems.by_slug(slug)
+    if row is None:
+        raise ProblemError(problems.NOT_FOUND, "There is no error of this name.")
+    return {
+        "type": row.type,
+        "code": row.code,
+        "status": row.status,
+        "title": row.title,
+        "description": row.description,
+    }
+
+
+async def _respond_json(exchange: Exchange, status: int, body: Mapping[str, object]) -> None:
+    fields = [(b"Content-Type", b"application/json"), NOT_CACHED]
+    await exchange.respond(status, fields, json.dumps(body).encode())
