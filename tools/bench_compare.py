@@ -55,7 +55,10 @@ COSTS = (
 
 def workloads(*, quick: bool) -> dict[str, Workload]:
     """Return everything that is measured, in the order of the table."""
-    sustained_s = 15 if quick else 60
+    return {**_writes(), **_reads(), **_whole(15 if quick else 60)}
+
+
+def _writes() -> dict[str, Workload]:
     return {
         "append-1": Workload(
             "append, 1 stream", appending(1), "per_s", "/s", {MEMORY: ">= 1.1", FILE: ">= 30"}
@@ -76,6 +79,11 @@ def workloads(*, quick: bool) -> dict[str, Workload]:
             "append, JSON array of 10, 100 streams", appending(100, JSON, TEN_VALUES), "per_s", "/s"
         ),
         "create": Workload("create 1,000 streams", creating(1000), "per_s", "/s", {FILE: ">= 5"}),
+    }
+
+
+def _reads() -> dict[str, Workload]:
+    return {
         **{
             f"catch-up-{kind}-{readers}": Workload(
                 f"catch-up 16 MiB {kind}, {readers} readers",
@@ -101,6 +109,11 @@ def workloads(*, quick: bool) -> dict[str, Workload]:
             for readers in (1, 10, 100, 1000, 2000)
         },
         "long-poll": Workload("long-poll round trip p50", polling, "p50_ms", "ms"),
+    }
+
+
+def _whole(sustained_s: int) -> dict[str, Workload]:
+    return {
         "mixed": Workload("mixed: append p50", mixing, "p50_ms", "ms"),
         "sustained": Workload(
             f"sustained {sustained_s} s, 2,000/s: p99",
