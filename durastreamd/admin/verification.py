@@ -1,0 +1,293 @@
+"""The verification of a data directory: a survey, every segment, and what only all of it shows.
+
+Nothing is written and nothing is locked. Beside a running server files change while they are read;
+``verify`` then looks again at what it found, and believes only what stays wrong.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import xxhash
+
+from durastreamd.admin.census import (
+    Census,
+    Forks,
+    forks_of,
+    joined,
+    read_ranges,
+    take_census,
+    without,
+)
+from durastreamd.admin.findings import Finding
+from durastreamd.admin.segments import (
+    WINDOW_BYTES,
+    SegmentReport,
+    SegmentTask,
+    check_segment,
+    contradiction,
+)
+from durastreamd.admin.survey import (
+    Claim,
+    StreamFiles,
+    Survey,
+    list_names,
+    read_identity,
+    read_numbered,
+)
+from durastreamd.admin.survey_catalog import read_catalog
+from durastreamd.admin.survey_journal import read_journal
+from durastreamd.model.records import Snapshot
+from durastreamd.model.stream_state import Stream
+from durastreamd.storage import format as fmt, log
+from durastreamd.storage.checksum import payload_seed
+from durastreamd.storage.disk import Disk
+
+Runner = Callable[[list[SegmentTask]], Iterable[tuple[SegmentTask, SegmentReport]]]
+
+
+class Scope(NamedTuple):
+    """What to verify, and how: every payload byte, some streams only, beside a running server."""
+
+    deep: bool = False
+    live: bool = False
+    only: frozenset[int] | None = None
+
+
+def survey(disk: Disk) -> Survey:
+    """Look at a data directory without trusting anything in it."""
+    found = Survey(disk)
+    list_names(found)
+    catalogs = read_numbered(disk, fmt.CATALOG_DIR, ".cat")
+    journals = read_numbered(disk, fmt.JOURNAL_DIR, ".jnl")
+    read_identity(found, catalogs, journals)
+    read_catalog(found, catalogs, set(journals))
+    read_journal(found, journals)
+    return found
+
+
+def in_turn(disk: Disk) -> Runner:
+    """Return a runner that checks segments one after the other, here."""
+
+    def run(tasks: list[SegmentTask]) -> Iterator[tuple[SegmentTask, SegmentReport]]:
+        for task in tasks:
+            yield task, check_segment(disk, task)
+
+    return run
+
+
+class Examination(NamedTuple):
+    """A verification with what it was made from."""
+
+    found: Survey
+    census: Census
+    findings: list[Finding]
+
+
+def verify(disk: Disk, scope: Scope, run: Runner) -> list[Finding]:
+    """Return everything that is not as it must be."""
+    return examine(disk, scope, run).findings
+
+
+def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
+    """Verify a data directory; what was seen on the way is for a repair."""
+    found = survey(disk)
+    census = take_census(found)
+    findings = [*found.findings, *census.findings]
+    tasks = [task for claim in _chosen(found, scope) for task in tasks_of(found, claim, scope)]
+    reports: dict[int, dict[int, SegmentReport]] = {}
+    for task, report in run(tasks):
+        reports.setdefault(task.stream, {})[task.base] = report
+    forks = forks_of(census.streams)
+    for claim in _chosen(found, scope):
+        of_stream = reports.pop(claim.stream.id, {})
+        ordered = [of_stream[base] for base in sorted(of_stream)]
+        findings += _own_findings(census, forks, claim, ordered)
+        findings += _join(found, census, forks, claim, ordered)
+    for stream in census.streams.values():
+        if scope.only is None or stream.id in scope.only:
+            findings += _check_stream(disk, census, stream, scope)
+    findings += _leftovers(found, census, scope)
+    return Examination(found, census, findings)
+
+
+def _chosen(found: Survey, scope: Scope) -> list[Claim]:
+    return [c for c in found.claims.values() if scope.only is None or c.stream.id in scope.only]
+
+
+def tasks_of(found: Survey, claim: Claim, scope: Scope) -> Iterator[SegmentTask]:
+    """Yield the segments of a stream that its placement covers."""
+    stream, place = claim
+    files = found.files.get(stream.id, StreamFiles([], [], []))
+    if not place.made:
+        return
+    for base in sorted({*(b for b in files.bases if b <= place.base), place.base}):
+        active = base == place.base
+        yield SegmentTask(
+            stream.id,
+            base,
+            stream.key,
+            place.index_bytes if active else None,
+            place.segment_bytes if active else None,
+            scope.deep,
+            scope.live,
+        )
+
+
+# --- a stream's segments together ---
+
+
+def _own_findings(
+    census: Census, forks: Forks, claim: Claim, reports: list[SegmentReport]
+) -> Iterator[Finding]:
+    """What is wrong with a segment that retention has passed hurts nobody: it is being removed."""
+    now = census.streams.get(claim.stream.id)
+    read = read_ranges(forks, now) if now is not None else []
+    ends = [report.base for report in reports[1:]] + [claim.placement.flushed]
+    for report, end in zip(reports, ends, strict=True):
+        unread = not any(low < max(end, report.end) and report.base < high for low, high in read)
+        passed = now is None or (unread and report.base != claim.placement.base)
+        for finding in report.findings:
+            yield finding._replace(harmless=True) if passed else finding
+
+
+def _join(
+    found: Survey, census: Census, forks: Forks, claim: Claim, reports: list[SegmentReport]
+) -> Iterator[Finding]:
+    stream, place = claim
+    for before, report in pairwise(reports):
+        path = fmt.index_path(stream.id, report.base)
+        if report.head is None or before.tail is None or before.end != report.base:
+            continue
+        wrong = contradiction(report.head, before.tail)
+        if wrong and not before.findings:
+            yield Finding(path, 0, "state", wrong, stream.key)
+    yield from _coverage(census, forks, claim, reports)
+    if reports and reports[-1].tail is not None and not reports[-1].findings:
+        folded = reports[-1].tail[0]
+        wrong = _row_differs(stream, folded)
+        if wrong:
+            path = fmt.catalog_path(found.catalog_number)
+            yield Finding(path, 0, "row", wrong, stream.key)
+    if place.made and stream.tail != place.flushed and not stream.damage:
+        path = fmt.catalog_path(found.catalog_number)
+        detail = f"the stream's tail is {stream.tail}, its files end at {place.flushed}"
+        yield Finding(path, 0, "row", detail, stream.key)
+
+
+def _row_differs(row: Stream, folded: Stream) -> str:
+    if row.damage:
+        return ""
+    for name in ("key", "content_type", "tail", "messages", "closed", "floor", "snapshot", "gone"):
+        claimed, held = getattr(row, name), getattr(folded, name)
+        if claimed != held:
+            return f"the catalogue says {name} {claimed!r}, the index {held!r}"
+    return ""
+
+
+def _coverage(
+    census: Census, forks: Forks, claim: Claim, reports: list[SegmentReport]
+) -> Iterator[Finding]:
+    """Everything that anybody reads, and that the files are to hold, is in some segment."""
+    now = census.streams.get(claim.stream.id)
+    if now is None or not claim.placement.made:
+        return
+    flushed = claim.placement.flushed
+    needed = [(low, min(high, flushed)) for low, high in read_ranges(forks, now)]
+    held = [(report.base, report.end) for report in reports]
+    for low, high in without(needed, joined(held)):
+        path = fmt.segment_path(claim.stream.id, low)
+        yield Finding(path, 0, "gap", f"no segment holds {low} to {high}", claim.stream.key)
+
+
+# --- a stream as it is by now ---
+
+
+def _check_stream(disk: Disk, census: Census, stream: Stream, scope: Scope) -> Iterator[Finding]:
+    directory = fmt.stream_dir(stream.id)
+    if stream.damage:
+        yield Finding(directory, 0, "damaged", stream.damage, stream.key)
+    if not 0 <= stream.floor <= stream.tail or stream.fork_position > stream.tail:
+        detail = f"floor {stream.floor}, tail {stream.tail}, forked at {stream.fork_position}"
+        yield Finding(directory, 0, "row", detail, stream.key)
+    if stream.source and stream.floor < stream.fork_position and not stream.gone:
+        source = census.streams.get(stream.source)
+        if source is None:
+            detail = f"its source {stream.source:016x} is gone, and with it what lies below "
+            yield Finding(directory, 0, "fork", f"{detail}{stream.fork_position}", stream.key)
+        elif source.tail < stream.fork_position:
+            detail = f"it was forked at {stream.fork_position}, its source ends at {source.tail}"
+            yield Finding(directory, 0, "fork", detail, stream.key)
+    if stream.snapshot is not None and not stream.gone:
+        yield from check_snapshot(disk, stream.snapshot, stream.key, deep=scope.deep)
+
+
+def check_snapshot(disk: Disk, blob: Snapshot, key: str, *, deep: bool) -> Iterator[Finding]:
+    """Check that a snapshot's blob is there, whole, and (deep) what was published."""
+    path = fmt.snapshot_path(blob.owner, blob.position, blob.serial)
+    try:
+        handle = disk.open(path)
+    except FileNotFoundError:
+        yield Finding(path, 0, "missing", f"the snapshot of {blob.size} bytes is gone", key)
+        return
+    try:
+        size = disk.size(handle)
+        if size != blob.size:
+            detail = f"the snapshot has {size} bytes, {blob.size} were published"
+            yield Finding(path, min(size, blob.size), "short", detail, key)
+        elif deep and _blob_sum(disk, handle, blob) != blob.sum:
+            yield Finding(path, 0, "payload", "the snapshot does not verify", key)
+    finally:
+        disk.release(handle)
+
+
+def _blob_sum(disk: Disk, handle: int, blob: Snapshot) -> int:
+    hashed = xxhash.xxh3_64(seed=payload_seed(blob.owner, blob.position))
+    at = 0
+    while at < blob.size:
+        data = disk.pread(handle, min(WINDOW_BYTES, blob.size - at), at)
+        if not data:
+            break
+        hashed.update(data)
+        at += len(data)
+    return hashed.intdigest()
+
+
+# --- what nobody refers to ---
+
+
+def _leftovers(found: Survey, census: Census, scope: Scope) -> Iterator[Finding]:
+    if scope.only is not None:
+        return
+    for path in found.foreign:
+        detail = "not a file of durastreamd"
+        yield Finding(path, 0, "foreign", detail, harmless=True)
+    if scope.live:
+        return  # a server at work has files that no checkpoint knows yet
+    for path in [*found.leftovers, *orphans(found, census)]:
+        yield Finding(path, 0, "orphan", "nothing refers to it", harmless=True)
+
+
+def orphans(found: Survey, census: Census) -> Iterator[str]:
+    """Yield files below streams/ that no stream of now refers to."""
+    shown = {
+        fmt.snapshot_path(blob.owner, blob.position, blob.serial)
+        for stream in census.streams.values()
+        if (blob := stream.snapshot) is not None
+    }
+    for stream, files in found.files.items():
+        directory = fmt.stream_dir(stream)
+        alive = stream in census.streams
+        claim = found.claims.get(stream)
+        place = claim.placement if claim is not None else log.placement_at(0)
+        if not alive and not (files.bases or files.snapshots):
+            yield directory
+        for suffix, bases in ((".idx", files.indexes), (".log", files.segments)):
+            for base in sorted(bases):
+                # Past the placement of a living stream the journal has the same records.
+                if not alive or (place.made and base > place.base):
+                    yield f"{directory}/{base:016d}{suffix}"
+        for position, serial in sorted(files.snapshots):
+            path = fmt.snapshot_path(stream, position, serial)
+            if path not in shown:
+                yield path
