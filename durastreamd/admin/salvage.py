@@ -27,6 +27,8 @@ from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk, read_file
 
+# A segment that begins like one of our own files is one of them under another's name.
+_OURS = (fmt.INDEX_MAGIC, fmt.JOURNAL_MAGIC, fmt.CATALOG_MAGIC, fmt.IDENTITY_MAGIC)
 
 _Between = tuple[tuple[int, int, int], tuple[int, int]]
 
@@ -83,10 +85,10 @@ class Traces(NamedTuple):
 
 
 class Strays(NamedTuple):
-    """Files that may be another's: indexes by their true owner, segments that do not verify."""
+    """Files that may be another's: indexes by their true owner, and all that do not verify."""
 
     indexes: dict[tuple[int, int], str]
-    segments: list[str]
+    files: list[str]
 
 
 def salvage(disk: Disk, traces: Traces) -> Salvage | None:
@@ -137,7 +139,8 @@ class _Salvaging:
         path = fmt.segment_path(self._traces.stream, base)
         if base in self._traces.files.segments:
             handle = self._disk.open(path)
-            self._extents.append((base, base + self._disk.size(handle), path))
+            if not self._disk.pread(handle, 16, 0).startswith(_OURS):
+                self._extents.append((base, base + self._disk.size(handle), path))
             self._disk.release(handle)
         frames: list[fmt.StoredFrame] = []
         for frame in self._index_frames(base):
@@ -173,7 +176,7 @@ class _Salvaging:
             else:
                 self._pieces[frame.lsn] = Piece(frame, self._records[frame.lsn], "", 0)
         own = path if base in self._traces.files.segments else ""
-        for candidate in [own, *(p for p in self._traces.strays.segments if p != path)]:
+        for candidate in [own, *(p for p in self._traces.strays.files if p != path)]:
             if not candidate or not wanted:
                 continue
             wanted = self._take_verified(base, candidate, wanted)
@@ -349,5 +352,5 @@ def _unnamed(stream: int, pieces: dict[int, Piece]) -> Iterator[Stream]:
         kind,
     )
     found = begin(made, 0)
-    found.tail, found.messages, found.floor = frame.start, frame.ordinal, frame.start
+    found.tail, found.messages = frame.start, frame.ordinal
     yield found

@@ -91,7 +91,11 @@ def _gap(found: Survey, number: int, gap: Gap) -> int:
     path = fmt.journal_path(number)
     before = [h.frame.lsn for h in found.heads if (h.number, h.end) <= (number, gap.position)]
     lsn = max([found.covered_lsn, *before]) + 1
-    if lsn > found.durable_lsn:
+    if number not in found.headers:
+        # Nothing in such a file is known to be torn: its header was durable before any frame.
+        detail = f"frame {lsn} does not verify, nor does the file's header"
+        found.found(path, gap.position, "frame", detail)
+    elif lsn > found.durable_lsn:
         detail = f"{gap.end - gap.position} bytes of a batch that was never acknowledged"
         found.found(path, gap.position, "torn", detail, harmless=True)
     else:

@@ -94,12 +94,13 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     found = survey(disk)
     census = take_census(found)
     findings = [*found.findings, *census.findings]
-    tasks = [task for claim in _chosen(found, scope) for task in tasks_of(found, claim, scope)]
+    claims = _chosen(found, census, scope)
+    tasks = [task for claim in claims for task in tasks_of(found, claim, scope)]
     reports: dict[int, dict[int, SegmentReport]] = {}
     for task, report in run(tasks):
         reports.setdefault(task.stream, {})[task.base] = report
     forks = forks_of(census.streams)
-    for claim in _chosen(found, scope):
+    for claim in claims:
         of_stream = reports.pop(claim.stream.id, {})
         ordered = [of_stream[base] for base in sorted(of_stream)]
         findings += _own_findings(census, forks, claim, ordered)
@@ -111,8 +112,10 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     return Examination(found, census, findings)
 
 
-def _chosen(found: Survey, scope: Scope) -> list[Claim]:
-    return [c for c in found.claims.values() if scope.only is None or c.stream.id in scope.only]
+def _chosen(found: Survey, census: Census, scope: Scope) -> list[Claim]:
+    """Return the catalogue's streams that are to be looked at; those that ended since are not."""
+    wanted = census.streams.keys() if scope.only is None else census.streams.keys() & scope.only
+    return [claim for stream, claim in found.claims.items() if stream in wanted]
 
 
 def tasks_of(found: Survey, claim: Claim, scope: Scope) -> Iterator[SegmentTask]:
@@ -146,7 +149,7 @@ def _own_findings(
     ends = [report.base for report in reports[1:]] + [claim.placement.flushed]
     for report, end in zip(reports, ends, strict=True):
         unread = not any(low < max(end, report.end) and report.base < high for low, high in read)
-        passed = now is None or (unread and report.base != claim.placement.base)
+        passed = unread and report.base != claim.placement.base
         for finding in report.findings:
             yield finding._replace(harmless=True) if passed else finding
 
@@ -279,6 +282,8 @@ def orphans(found: Survey, census: Census) -> Iterator[str]:
         directory = fmt.stream_dir(stream)
         alive = stream in census.streams
         claim = found.claims.get(stream)
+        if claim is not None and not alive:
+            continue  # it ended since the last checkpoint: the next one removes it
         place = claim.placement if claim is not None else log.placement_at(0)
         if not alive and not (files.bases or files.snapshots):
             yield directory
