@@ -9,6 +9,7 @@ import sys
 from typing import NoReturn
 
 from durastreamd import __version__
+from durastreamd.admin import cat, decode_offset, dump, info, ls, tail, top
 from durastreamd.admin.command import (
     BROKEN_PIPE,
     CONFIG,
@@ -31,7 +32,15 @@ from durastreamd.errors import (
     StreamDamagedError,
 )
 
-COMMANDS: tuple[Command, ...] = ()
+COMMANDS: tuple[Command, ...] = (
+    ls.COMMAND,
+    info.COMMAND,
+    cat.COMMAND,
+    dump.COMMAND,
+    decode_offset.COMMAND,
+    tail.COMMAND,
+    top.COMMAND,
+)
 
 # By the first kind that fits.
 STATUSES: tuple[tuple[type[Exception], int], ...] = (

@@ -9,7 +9,7 @@ import argparse
 import difflib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -142,7 +142,7 @@ def find_stream(namespace: Namespace, name: str) -> Stream:
     A name is, in this order: a key as ``ls`` shows it (``/path`` or ``bucket/stream``), a path
     without its slash, a URL or its path, an id as the directories under streams/ have it.
     """
-    for key in _keys(name):
+    for key in keys_of(name):
         stream = namespace.by_key.get(key)
         if stream is not None:
             return stream  # type: ignore[no-any-return]  # sortedcontainers is untyped
@@ -150,10 +150,10 @@ def find_stream(namespace: Namespace, name: str) -> Stream:
         by_id = namespace.by_id.get(int(name, 16))
         if by_id is not None:
             return by_id
-    raise CommandError(NO_INPUT, f"there is no stream {name}{_nearest(namespace, name)}")
+    raise CommandError(NO_INPUT, f"there is no stream {name}{nearest(namespace.by_key, name)}")
 
 
-def _keys(name: str) -> Iterator[str]:
+def keys_of(name: str) -> Iterator[str]:
     """Yield the keys a name may stand for, the likeliest first."""
     yield name
     yield f"/{name}"
@@ -165,9 +165,10 @@ def _keys(name: str) -> Iterator[str]:
             return
 
 
-def _nearest(namespace: Namespace, name: str) -> str:
-    if not namespace.by_key:
+def nearest(keys: Iterable[str], name: str) -> str:
+    """Return the end of a sentence about a name that is unknown: which one may be meant."""
+    bare = {key.lstrip("/"): key for key in keys}
+    if not bare:
         return "; the data directory holds no streams"
-    keys = {key.lstrip("/"): key for key in namespace.by_key}
-    near = difflib.get_close_matches(name.lstrip("/"), keys, 1)
-    return f"; did you mean {keys[near[0]]}?" if near else "; `dsadmin ls` lists those there are"
+    near = difflib.get_close_matches(name.lstrip("/"), bare, 1)
+    return f"; did you mean {bare[near[0]]}?" if near else "; `dsadmin ls` lists those there are"

@@ -1,0 +1,417 @@
+"""What stands in a file, frame by frame, damage included.
+
+A walk never stops at damage: it looks for the next place at which a frame verifies, says how many
+bytes it passed over, and goes on. Verdicts:
+
+    ok            head and payload verify
+    bad-header    the file's header does not verify
+    bad-head      bytes that are no frame, and a frame that verifies after them
+    bad-payload   the head verifies, the payload does not
+    no-payload    the head verifies, the file that should hold the payload ends before it
+    out-of-order  a whole frame, but not the one that should stand here
+    unknown-kind  a whole frame whose header this version does not understand
+    torn          bytes that are no frame, and none after them: as a crash leaves it
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import cbor2
+
+from durastreamd.admin import show
+from durastreamd.engine.view import record_of
+from durastreamd.model.records import (
+    MARK_STREAM,
+    Append,
+    BucketChange,
+    Create,
+    Delete,
+    Publish,
+    Record,
+    UnreadableRecordError,
+)
+from durastreamd.protocol.offsets import mint
+from durastreamd.storage import format as fmt, index, journal
+from durastreamd.storage.checksum import digest, payload_sum, seed
+
+OK = "ok"
+TORN = "torn"
+
+Fields = dict[str, object]
+Read = Callable[[int, int], bytes]  # (size, position) of a segment
+
+
+class Found(NamedTuple):
+    """One thing in a file. ``header`` is its CBOR; ``order`` what it is sorted by there."""
+
+    path: str
+    position: int
+    end: int
+    kind: str
+    verdict: str
+    fields: Fields
+    order: int = 0  # the lsn in a journal, the position in the stream in an index
+    header: bytes = b""
+    detail: str = ""
+    stream: int = 0
+
+
+def _lost(path: str, data: bytes, position: int, end: int, *, last: bool) -> Found:
+    """Return what to say of bytes that are no frame."""
+    count = show.plural(end - position, "byte")
+    zero = "" if any(memoryview(data)[position:end]) else ", all zero"
+    rest = "nothing after them verifies" if last else f"the next frame verifies at {end}"
+    verdict = TORN if last else "bad-head"
+    return Found(path, position, end, "bytes", verdict, {}, 0, b"", f"{count}{zero}; {rest}")
+
+
+def _resume(
+    data: bytes, position: int, magics: tuple[bytes, ...], verifies: Callable[[int], bool]
+) -> int:
+    """Return the next position at which a frame verifies, the length of the data if none does."""
+    while True:
+        places = [at for magic in magics if (at := data.find(magic, position)) >= 0]
+        if not places:
+            return len(data)
+        position = min(places)
+        if verifies(position):
+            return position
+        position += 1
+
+
+# --- records ---
+
+
+def _kind(record: Record) -> str:
+    if isinstance(record, BucketChange):
+        return "bucket" if record.exists else "bucket-end"
+    return "snapshot" if isinstance(record, Publish) else type(record).__name__.lower()
+
+
+def _details(record: Record) -> Fields:
+    """Return what a record says besides its place."""
+    if isinstance(record, Append | Create):
+        fields: Fields = {"messages": record.count}
+        if isinstance(record, Append):
+            fields["producers"] = [list(producer) for producer in record.producers] or None
+            fields["seq"] = record.seq
+        else:
+            fields |= {"key": record.key, "type": record.content_type}
+            fields["ttl_ms"] = record.ttl_ms if record.ttl_ms >= 0 else None
+            fields["expires"] = show.moment(record.expires_ms) if record.expires_ms >= 0 else None
+            fields["fork_of"] = f"{record.source:016x}" if record.source else None
+        fields["closes"] = record.closes or None
+        return fields
+    if isinstance(record, Delete):
+        return {"soft": record.soft}
+    if isinstance(record, Publish):
+        blob = record.snapshot
+        return {
+            "snapshot": mint(blob.position),
+            "snapshot_bytes": blob.size,
+            "type": blob.content_type,
+        }
+    return {"bucket": record.bucket} if isinstance(record, BucketChange) else {}
+
+
+def _place(frame: fmt.StoredFrame) -> Fields:
+    return {"offset": mint(frame.start), "length": frame.size, "ordinal": frame.ordinal}
+
+
+def _sums(frame: fmt.StoredFrame, check: int) -> Fields:
+    return {
+        "time": show.moment(frame.time_ms),
+        "payload_sum": f"{frame.payload_sum:016x}",
+        "sum": f"{check:016x}",
+    }
+
+
+def _read_record(frame: fmt.StoredFrame) -> tuple[str, Fields, str]:
+    """Return a frame's kind, what it says, and why it cannot be understood, if so."""
+    try:
+        record = record_of(frame)
+        return _kind(record), _details(record), ""
+    except UnreadableRecordError as exc:
+        return "record", {}, str(exc)
+
+
+# --- journal ---
+
+
+def journal_frames(
+    path: str, data: bytes, uuid: bytes, number: int, names: dict[int, str]
+) -> Iterator[Found]:
+    """Yield what a journal file holds; ``names`` learns the streams that begin in it."""
+    head = journal.decode_header(data, uuid, number)
+    yield _journal_header(path, data, head)
+    view, base = memoryview(data), journal.file_seed(uuid, number)
+    expected = head.first_lsn if head is not None else None
+    position = min(fmt.JOURNAL_HEADER.size, len(data))
+    while position < len(data):
+        found = journal.parse_frame(view, position, base)
+        if found is None:
+            end = _resume(
+                data,
+                position + 1,
+                (fmt.FRAME_MAGIC,),
+                lambda at: journal.parse_frame(view, at, base) is not None,
+            )
+            yield _lost(path, data, position, end, last=end == len(data))
+            position, expected = end, None
+            continue
+        (check,) = fmt.CHECKSUM.unpack_from(data, position + fmt.FRAME.size - fmt.CHECKSUM.size)
+        yield _journal_frame(path, found, check, expected, names, len(data))
+        expected = found.frame.lsn + 1
+        position = min(found.end, len(data))
+
+
+def _journal_header(path: str, data: bytes, head: journal.FileHead | None) -> Found:
+    size = min(fmt.JOURNAL_HEADER.size, len(data))
+    if head is None:
+        return Found(path, 0, size, "header", "bad-header", {}, 0, b"", _why_header(data))
+    fields: Fields = {
+        "uuid": data[16:32].hex(),
+        "number": int.from_bytes(data[32:40], "little"),
+        "first_lsn": head.first_lsn,
+        "durable_lsn": head.durable_lsn,
+    }
+    return Found(path, 0, size, "header", OK, fields)
+
+
+def _why_header(data: bytes) -> str:
+    if not any(data[:64]):
+        return "the header is missing" if not data else "the header is all zero"
+    return "the header does not verify, or belongs to another directory or file"
+
+
+def _journal_frame(
+    path: str,
+    found: journal.JournalFrame,
+    check: int,
+    expected: int | None,
+    names: dict[int, str],
+    length: int,
+) -> Found:
+    frame = found.frame
+    kind, details, unknown = _read_record(frame)
+    if kind == "create":
+        names[frame.stream] = str(details.pop("key"))
+    fields: Fields = {"lsn": frame.lsn}
+    if frame.stream not in (0, MARK_STREAM):
+        fields |= {"stream": f"{frame.stream:016x}", "key": names.get(frame.stream)}
+        fields |= _place(frame)
+    fields |= details | {"durable_lsn": found.durable_lsn} | _sums(frame, check)
+    verdict, detail = OK, ""
+    if found.end > length:
+        verdict, detail = "no-payload", f"the file ends {found.end - length} bytes early"
+    elif not found.payload_ok:
+        verdict, detail = "bad-payload", "the payload does not verify"
+    elif expected is not None and frame.lsn != expected:
+        verdict, detail = "out-of-order", f"frame {expected} should stand here"
+    elif unknown:
+        verdict, detail = "unknown-kind", unknown
+    end = min(found.end, length)
+    return Found(
+        path,
+        found.position,
+        end,
+        kind,
+        verdict,
+        fields,
+        frame.lsn,
+        frame.header,
+        detail,
+        frame.stream,
+    )
+
+
+# --- index ---
+
+
+def index_entries(
+    path: str, data: bytes, stream: int, base: int, read: Read | None
+) -> Iterator[Found]:
+    """Yield what an index file holds; ``read`` gives the bytes of its segment, if there is one."""
+    size = min(index.HEADER_BYTES, len(data))
+    good = data[: index.HEADER_BYTES] == index.encode_header(stream, base)
+    fields: Fields = {"stream": f"{stream:016x}", "base": mint(base)}
+    why = "" if good else _why_header(data)
+    yield Found(path, 0, size, "header", OK if good else "bad-header", fields, base, b"", why)
+    at_seed = index.file_seed(stream, base)
+    position, last_lsn = size, -1
+    while position < len(data):
+        entry = index.parse_entry(data, position, stream, at_seed, position)
+        if entry is None:
+            end = _resume(
+                data,
+                position + 1,
+                (fmt.ENTRY_MAGIC, fmt.STATE_MAGIC),
+                lambda at: index.parse_entry(data, at, stream, at_seed, at) is not None,
+            )
+            yield _lost(path, data, position, end, last=end == len(data))
+            position = end
+            continue
+        (check,) = fmt.CHECKSUM.unpack_from(data, position + fmt.ENTRY.size - fmt.CHECKSUM.size)
+        if entry.is_state:
+            yield _state(path, entry, check)
+        else:
+            yield _entry(path, entry, check, read, last_lsn)
+            last_lsn = entry.frame.lsn
+        position = entry.end
+
+
+def _state(path: str, entry: index.Entry, check: int) -> Found:
+    frame = entry.frame
+    fields: Fields = {"lsn": frame.lsn, "offset": mint(frame.start), "ordinal": frame.ordinal}
+    verdict, detail = OK, ""
+    try:
+        _, (producers, seq) = cbor2.loads(frame.header)
+        fields |= {"producers": producers or None, "seq": seq}
+    except (cbor2.CBORDecodeError, TypeError, ValueError) as exc:
+        verdict, detail = "unknown-kind", f"state not understood ({exc})"
+    fields |= {"time": show.moment(frame.time_ms), "sum": f"{check:016x}"}
+    return Found(
+        path,
+        entry.position,
+        entry.end,
+        "state",
+        verdict,
+        fields,
+        frame.start,
+        frame.header,
+        detail,
+        frame.stream,
+    )
+
+
+def _entry(path: str, entry: index.Entry, check: int, read: Read | None, last_lsn: int) -> Found:
+    frame = entry.frame
+    kind, details, unknown = _read_record(frame)
+    fields: Fields = {"lsn": frame.lsn} | _place(frame) | details | _sums(frame, check)
+    verdict, detail = OK, ""
+    if frame.lsn <= last_lsn:
+        verdict, detail = "out-of-order", f"record {last_lsn} stands before it"
+    elif unknown:
+        verdict, detail = "unknown-kind", unknown
+    elif frame.size:
+        verdict, detail = _payload_verdict(frame, read)
+    return Found(
+        path,
+        entry.position,
+        entry.end,
+        kind,
+        verdict,
+        fields,
+        frame.start,
+        frame.header,
+        detail,
+        frame.stream,
+    )
+
+
+def _payload_verdict(frame: fmt.StoredFrame, read: Read | None) -> tuple[str, str]:
+    if read is None:
+        return "no-payload", "the segment is missing"
+    payload = read(frame.size, frame.start)
+    if len(payload) < frame.size:
+        return "no-payload", f"the segment ends {frame.size - len(payload)} bytes early"
+    if payload_sum(payload, frame.stream, frame.start) != frame.payload_sum:
+        return "bad-payload", "the segment's bytes do not verify"
+    return OK, ""
+
+
+# --- catalogue ---
+
+
+def catalog_frames(path: str, data: bytes, uuid: bytes, number: int) -> Iterator[Found]:
+    """Yield what a catalogue holds: its frames, and each row of them."""
+    size = min(fmt.CATALOG_HEADER.size, len(data))
+    bare = fmt.CATALOG_HEADER.pack(fmt.CATALOG_MAGIC, fmt.FORMAT_VERSION, uuid, number, 0)[:-8]
+    good = data[:size] == bare + fmt.CHECKSUM.pack(digest(bare, seed("catalog header")))
+    fields: Fields = {"uuid": data[16:32].hex(), "number": number}
+    why = "" if good else _why_header(data)
+    yield Found(path, 0, size, "header", OK if good else "bad-header", fields, 0, b"", why)
+    base = seed("catalog", uuid, number)
+    position, expected = size, None
+    while position < len(data):
+        end = _catalog_frame_end(data, position, base)
+        if end is None:
+            end = _resume(
+                data,
+                position + 1,
+                (fmt.ROWS_MAGIC, fmt.COMMIT_MAGIC),
+                lambda at: _catalog_frame_end(data, at, base) is not None,
+            )
+            yield _lost(path, data, position, end, last=end == len(data))
+            position, expected = end, None
+            continue
+        magic, _, checkpoint, check = fmt.CATALOG_FRAME.unpack_from(data, position)
+        body = data[position + fmt.CATALOG_FRAME.size : end]
+        late = expected is not None and checkpoint != expected
+        common: Fields = {"checkpoint": checkpoint}
+        sums: Fields = {"sum": f"{check:016x}"}
+        verdict = "out-of-order" if late else OK
+        place = (path, position, end)
+        if magic == fmt.COMMIT_MAGIC:
+            expected = checkpoint + 1
+            yield _commit(place, verdict, common, sums, body)
+        else:
+            expected = checkpoint
+            yield from _rows(place, verdict, common, sums, body)
+        position = end
+
+
+def _catalog_frame_end(data: bytes, position: int, base: int) -> int | None:
+    """Return where the frame at a position ends if one verifies there."""
+    start = position + fmt.CATALOG_FRAME.size
+    if start > len(data):
+        return None
+    magic, size, _, check = fmt.CATALOG_FRAME.unpack_from(data, position)
+    if magic not in (fmt.ROWS_MAGIC, fmt.COMMIT_MAGIC) or start + size > len(data):
+        return None
+    covered = data[position : start - fmt.CHECKSUM.size] + data[start : start + size]
+    return start + size if check == digest(covered, base, position) else None
+
+
+Extent = tuple[str, int, int]
+
+
+def _commit(place: Extent, verdict: str, common: Fields, sums: Fields, body: bytes) -> Found:
+    lsn, journal_first, next_id, removals = cbor2.loads(body)
+    fields = common | {
+        "lsn": lsn,
+        "journal_first": journal_first,
+        "next_id": f"{next_id:016x}",
+        "removals": removals or None,
+    }
+    return Found(*place, "commit", verdict, fields | sums, lsn, body)
+
+
+def _rows(
+    place: Extent, verdict: str, common: Fields, sums: Fields, body: bytes
+) -> Iterator[Found]:
+    rows = cbor2.loads(body)
+    yield Found(*place, "rows", verdict, common | {"rows": len(rows)} | sums)
+    for row in rows:
+        kind, fields = _row(row)
+        yield Found(*place, kind, verdict, common | fields, 0, cbor2.dumps(row))
+
+
+def _row(row: list) -> tuple[str, Fields]:  # type: ignore[type-arg]  # CBOR is untyped
+    kind = row[0]
+    if kind == 0:
+        stream, place = row[1], row[2]
+        return "stream-row", {
+            "stream": f"{stream[0]:016x}",
+            "key": stream[1],
+            "tail": mint(stream[11]),
+            "messages": stream[12],
+            "lsn": stream[16],
+            "segment": mint(place[0]),
+            "segment_bytes": place[1],
+            "index_bytes": place[2],
+            "damage": stream[15] or None,
+        }
+    if kind == 1:
+        return "stream-end-row", {"stream": f"{row[1]:016x}"}
+    return ("bucket-row" if kind == 2 else "bucket-end-row"), {"bucket": row[1]}

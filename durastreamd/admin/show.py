@@ -1,0 +1,91 @@
+"""How things are written for people: names, times, sizes, tables."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+from rich.text import Text
+
+from durastreamd.admin.console import Console
+from durastreamd.protocol.requests import EPOCH
+
+_LAST_MIN = 8  # columns: less says nothing
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class Column(NamedTuple):
+    """A column: its heading, and whether numbers stand in it.
+
+    The last one may give way where a terminal is narrow.
+    """
+
+    heading: str
+    number: bool = False
+    gives: bool = False
+
+
+def name(text: str) -> str:
+    """Return a client's string fit for a terminal: what controls one is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def moment(time_ms: int) -> str:
+    """Return a time as ISO 8601 has it, in UTC, to the millisecond."""
+    try:
+        at = EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"{time_ms}ms"  # only damage has such a time
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with the unit that leaves few digits."""
+    amount = float(count)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            break
+        amount /= 1024
+    return f"{count} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def plural(count: int, word: str) -> str:
+    """Return a number of things."""
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
+
+
+def table(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Write aligned columns under their headings, with colours where somebody looks."""
+    lines = [[column.heading for column in columns], *rows]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    if not console.on_terminal:
+        for line in lines:
+            console.line("  ".join(_padded(line, widths, columns)).rstrip())
+        return
+    rich = console.rich()
+    room = rich.width - sum(widths[:-1]) - 2 * len(widths[:-1])
+    if columns[-1].gives and room >= _LAST_MIN:
+        widths[-1] = min(widths[-1], room)
+    for number, line in enumerate(lines):
+        cells = [*line[:-1], _cut(line[-1], widths[-1])]
+        shown = Text(style="" if number else "bold")
+        for at, cell in enumerate(_padded(cells, widths, columns)):
+            shown.append("  " if at else "").append(cell, style=_STYLES.get(cell.strip(), ""))
+        shown.rstrip()
+        rich.print(shown)
+
+
+def _padded(line: Sequence[str], widths: list[int], columns: Sequence[Column]) -> list[str]:
+    return [
+        cell.rjust(width) if column.number else cell.ljust(width)
+        for cell, width, column in zip(line, widths, columns, strict=True)
+    ]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+# The states of a stream that ask for attention.
+_STYLES = {"damaged": "bold red", "expired": "yellow", "gone": "yellow", "closed": "dim"}

@@ -1,0 +1,252 @@
+"""``dsadmin top``: how a running server is doing, at a glance.
+
+The figures come from /-/metrics and /-/healthz. Either may be absent, and so may any metric of the
+first: what is not known is left out.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from durastreamd.admin import client as net, show
+from durastreamd.admin.command import NO_INPUT, OK, UNAVAILABLE, USAGE, Command, CommandError
+from durastreamd.admin.console import Console
+from durastreamd.admin.metrics import Look, parse, quantile, rate
+
+METRICS, HEALTH = "/-/metrics", "/-/healthz"
+
+FSYNC = "durastreamd_fsync_duration_seconds"
+LAG = "durastreamd_event_loop_lag_seconds"
+READERS = "durastreamd_live_readers"
+
+# Figure, unit, metrics that say it as a gauge.
+GAUGES = (
+    ("streams", "", ("durastreamd_streams",)),
+    ("connections", "", ("durastreamd_connections", "durastreamd_connections_open")),
+    ("hot_bytes", "B", ("durastreamd_hot_bytes",)),
+    ("journal_bytes", "B", ("durastreamd_journal_bytes",)),
+    ("resident_bytes", "B", ("process_resident_memory_bytes",)),
+)
+# Figure, unit, counters whose growth per second it is.
+RATES = (
+    ("appends_per_s", "/s", ("durastreamd_append_requests_total",)),
+    ("appended_bytes_per_s", "B/s", ("durastreamd_appended_bytes_total",)),
+    ("reads_per_s", "/s", ("durastreamd_read_requests_total",)),
+    ("read_bytes_per_s", "B/s", ("durastreamd_read_bytes_total",)),
+    ("fsyncs_per_s", "/s", (f"{FSYNC}_count",)),
+    ("cpu", "cores", ("process_cpu_seconds_total",)),
+)
+# The same by what /-/healthz calls it.
+HEALTH_GAUGES = {
+    "streams": "streams",
+    "live": "live_streams",
+    "followers": "followers",
+    "hot_bytes": "hot_bytes",
+    "loop_lag_p50_ms": "loop_lag_p50_ms",
+    "loop_lag_p99_ms": "loop_lag_p99_ms",
+}
+UNITS = {name: unit for name, unit, _ in (*GAUGES, *RATES)} | {
+    "fsync_p50_ms": "ms",
+    "fsync_p99_ms": "ms",
+    "loop_lag_p50_ms": "ms",
+    "loop_lag_p99_ms": "ms",
+}
+ORDER = (
+    "status",
+    "streams",
+    "live_streams",
+    "appends_per_s",
+    "appended_bytes_per_s",
+    "reads_per_s",
+    "read_bytes_per_s",
+    "readers",
+    "readers_sse",
+    "readers_long_poll",
+    "followers",
+    "fsyncs_per_s",
+    "fsync_p50_ms",
+    "fsync_p99_ms",
+    "loop_lag_p50_ms",
+    "loop_lag_p99_ms",
+    "connections",
+    "hot_bytes",
+    "journal_bytes",
+    "resident_bytes",
+    "cpu",
+)
+
+Figures = dict[str, float | str]
+
+
+class _Seen(NamedTuple):
+    """What the server said at one moment; without metrics ``look`` is None."""
+
+    look: Look | None
+    health: dict[str, object]
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    net.add_arguments(parser, "the server")
+    parser.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)"
+    )
+    parser.add_argument("--once", action="store_true", help="two looks, one interval apart, end")
+
+
+def _run(args: argparse.Namespace, console: Console) -> int:
+    if args.interval <= 0:
+        raise CommandError(USAGE, "--interval is a number of seconds above zero")
+    client = net.Client(net.target_of(args.url)._replace(path=""), args.cacert)
+    try:
+        seen = _figures(client, args.interval)
+        if args.once:
+            next(seen)
+            _write(next(seen), console)
+        elif console.as_json:
+            next(seen)
+            for figures in seen:
+                _write(figures, console)
+        else:
+            _live(seen, client, console)
+    except net.TryAgainError as exc:
+        raise CommandError(UNAVAILABLE, f"{exc}; is the server running?") from exc
+    return OK
+
+
+# --- asking ---
+
+
+def _figures(client: net.Client, interval_s: float) -> Iterator[Figures]:
+    """Yield the figures of one look after the other; the first has no rates."""
+    before: Look | None = None
+    while True:
+        seen = _look(client)
+        yield figures_of(before, seen.look, seen.health)
+        before = seen.look
+        time.sleep(interval_s)
+
+
+def _look(client: net.Client) -> _Seen:
+    health = _fetch(client, HEALTH)
+    page = _fetch(client, METRICS)
+    if health is None and page is None:
+        text = f"{client.target} has neither {METRICS} nor {HEALTH}: is it a durastreamd?"
+        raise CommandError(NO_INPUT, text)
+    look = Look(parse(page), time.monotonic()) if page is not None else None
+    return _Seen(look, _object(health))
+
+
+def _fetch(client: net.Client, path: str) -> str | None:
+    """Return a page, None where there is none."""
+    try:
+        answer = client.ask("GET", path)
+    except CommandError as exc:
+        if exc.status == NO_INPUT:
+            return None
+        raise
+    try:
+        return answer.response.read().decode("utf-8", "replace")
+    finally:
+        answer.hang_up()
+
+
+def _object(text: str | None) -> dict[str, object]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def figures_of(before: Look | None, now: Look | None, health: dict[str, object]) -> Figures:
+    """Return what is known, by name."""
+    figures: Figures = {"status": str(health.get("status", "ok"))}
+    for key, name in HEALTH_GAUGES.items():
+        value = health.get(key)
+        if isinstance(value, int | float):
+            figures[name] = value
+    if now is None:
+        return figures
+    for name, _, metrics in GAUGES:
+        _put(figures, name, now.total(*metrics))
+    for name, _, metrics in RATES:
+        _put(figures, name, rate(before, now, *metrics))
+    for share in (50, 99):
+        for name, metric in (("fsync", FSYNC), ("loop_lag", LAG)):
+            found = quantile(before, now, metric, share / 100)
+            _put(figures, f"{name}_p{share}_ms", None if found is None else found * 1000)
+    for mode, count in now.by_label(READERS, "mode").items():
+        _put(figures, f"readers_{mode.replace('-', '_')}" if mode else "readers", count)
+    return figures
+
+
+def _put(figures: Figures, name: str, value: float | None) -> None:
+    if value is not None:
+        figures[name] = value
+
+
+# --- showing ---
+
+
+def _write(figures: Figures, console: Console) -> None:
+    if console.as_json:
+        rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in figures.items()}
+        console.record(dict(rounded))
+    else:
+        rows = [[_title(name), amount(name, value)] for name, value in _ordered(figures)]
+        for title, text in rows:
+            console.line(f"{title:<22}{text}")
+    console.flush()
+
+
+def _ordered(figures: Figures) -> list[tuple[str, float | str]]:
+    known = [name for name in ORDER if name in figures]
+    return [(name, figures[name]) for name in (*known, *sorted(set(figures) - set(known)))]
+
+
+def _title(name: str) -> str:
+    return name.removesuffix("_ms").removesuffix("_per_s").replace("_", " ")
+
+
+def amount(name: str, value: float | str) -> str:
+    """Return a figure with its unit."""
+    unit = UNITS.get(name, "")
+    if isinstance(value, str):
+        return value
+    if unit in ("B", "B/s"):
+        return show.size(int(value)) + unit[1:]
+    if unit in ("ms", "cores"):
+        return f"{value:.2f} {unit}"
+    return f"{value:,.1f}{unit}" if unit else f"{value:,.0f}"
+
+
+def _live(seen: Iterator[Figures], client: net.Client, console: Console) -> None:
+    with Live(console=console.rich(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+        for figures in seen:
+            live.update(_panel(figures, str(client.target)), refresh=True)
+
+
+def _panel(figures: Figures, where: str) -> Table:
+    table = Table(
+        title=f"{where}  {time.strftime('%H:%M:%S')}",
+        title_style="bold",
+        box=None,
+        padding=(0, 3, 0, 0),
+        show_header=False,
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, value in _ordered(figures):
+        style = "bold red" if name == "status" and value != "ok" else ""
+        table.add_row(_title(name), Text(amount(name, value), style=style))
+    return table
+
+
+COMMAND = Command("top", "watch a running server", _add_arguments, _run)

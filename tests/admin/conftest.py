@@ -1,0 +1,34 @@
+"""A running daemon with data of every kind, and a copy of its directory after a kill."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.admin.harness import SMALL, fill
+from tests.support.daemon import Daemon
+
+
+@pytest.fixture(scope="session")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with Daemon(tmp_path_factory.mktemp("admin"), settings=SMALL) as running:
+        fill(running)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a daemon that was killed."""
+    home = tmp_path_factory.mktemp("killed")
+    with Daemon(home, settings=SMALL) as running:
+        fill(running)
+        running.kill9()
+    return home / "data"
+
+
+@pytest.fixture
+def data(original: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    shutil.copytree(original, tmp_path / "data")
+    return tmp_path / "data"

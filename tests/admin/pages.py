@@ -1,0 +1,53 @@
+"""A server of fixed pages, for what a client does with answers no daemon gives on request."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+
+Page = tuple[int, str, bytes]
+
+
+class Pages:
+    """Serves ``answers`` by path, which may be changed meanwhile; keeps the tokens it was sent."""
+
+    def __init__(self, answers: dict[str, Page]) -> None:
+        self.answers = answers
+        self.tokens: list[str | None] = []
+        pages = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                pages.tokens.append(self.headers.get("Authorization"))
+                status, kind, body = pages.answers.get(
+                    self.path.partition("?")[0], (404, "text/plain", b"")
+                )
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_HEAD = do_GET
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                del format, args
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

@@ -1,0 +1,192 @@
+"""tail follows a stream over reconnects and restarts, and writes nothing twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from durastreamd.admin.command import INTERRUPTED, NO_INPUT, REFUSED, UNAVAILABLE, USAGE
+from tests.admin.harness import BYTES, JSON, TEXT, Result, run
+from tests.support.daemon import Daemon
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    settings = {"reads.sse_s": 0.3, "reads.long_poll_s": 0.3}  # connections end often
+    with Daemon(tmp_path_factory.mktemp("tail"), settings=settings) as running:
+        yield running
+
+
+class Tail(threading.Thread):
+    """A tail that runs until the stream is closed."""
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__()
+        self._arguments = arguments
+        self.result: Result | None = None
+        self.start()
+
+    def run(self) -> None:
+        self.result = run("tail", *self._arguments)
+
+    def ended(self) -> Result:
+        self.join(20)
+        assert self.result is not None, "still following"
+        return self.result
+
+
+def make(url: str, kind: str) -> None:
+    httpx.put(url, headers={"Content-Type": kind}).raise_for_status()
+
+
+def append(url: str, kind: str, body: bytes, *, closes: bool = False) -> None:
+    headers = {"Content-Type": kind} | ({"Stream-Closed": "true"} if closes else {})
+    httpx.post(url, content=body, headers=headers).raise_for_status()
+
+
+@pytest.mark.parametrize("mode", ["auto", "sse", "long-poll"])
+@pytest.mark.parametrize(
+    ("kind", "bodies", "written"),
+    [
+        (JSON, [b'[{"a": 1}, 2]', b'"x"', b"123456789012345678901234567890"],
+         b'{"a": 1}\n2\n"x"\n123456789012345678901234567890\n'),
+        (TEXT, [b"one\n", b"two", b"\n\n three\n"], b"one\ntwo\n\n three\n"),
+        (BYTES, [b"\0\xff", b"\r\n", bytes(range(256))], b"\0\xff\r\n" + bytes(range(256))),
+    ],
+)  # fmt: skip
+def test_what_comes_is_written_until_the_stream_is_closed(
+    server: Daemon, mode: str, kind: str, bodies: list[bytes], written: bytes
+) -> None:
+    url = server.stream(f"{mode}-{kind.replace('/', '-')}")
+    make(url, kind)
+    append(url, kind, bodies[0])
+    tail = Tail(url, "--from", "-1", "--mode", mode)
+    append(url, kind, bodies[1])
+    append(url, kind, bodies[2], closes=True)
+    found = tail.ended()
+    assert (found.status, found.out, found.err) == (0, written, "")
+
+
+def test_text_keeps_its_line_ends(server: Daemon) -> None:
+    url = server.stream("crlf")
+    make(url, TEXT)
+    append(url, TEXT, b"a\r\nb\rc\n", closes=True)
+    assert run("tail", url, "--from", "-1").out == b"a\r\nb\rc\n"
+
+
+def test_it_begins_now_or_where_it_is_told(server: Daemon) -> None:
+    url = server.stream("begin")
+    make(url, JSON)
+    append(url, JSON, b"[1, 2]")
+    middle = httpx.head(url).headers["Stream-Next-Offset"]
+    assert run("tail", url, "--no-follow").out == b""
+    append(url, JSON, b"3")
+    assert run("tail", url, "--no-follow", "--from", middle).out == b"3\n"
+    assert run("tail", url, "--no-follow", "--from", "-1", "--mode", "sse").lines == ["1", "2", "3"]
+
+
+def test_records_say_where_to_go_on(server: Daemon) -> None:
+    for kind, body, member in (
+        (JSON, b'[1, {"b": 2}]', {"json": [1, {"b": 2}]}),
+        (TEXT, b"hi", {"text": "hi"}),
+        (BYTES, b"\xff", {"base64": "/w=="}),
+    ):
+        url = server.stream(f"records-{kind.replace('/', '-')}")
+        make(url, kind)
+        append(url, kind, body)
+        offset = httpx.head(url).headers["Stream-Next-Offset"]
+        (record,) = run("tail", url, "--from", "-1", "--no-follow", "--json").records
+        assert record == {"next_offset": offset, **member}
+
+
+def test_a_restart_in_between_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        url = daemon.stream("numbers")
+        make(url, JSON)
+        tail = Tail(url, "--from", "-1")
+        for n in range(60):
+            append(url, JSON, b"%d" % n, closes=n == 59)
+            if n in (20, 40):
+                daemon.kill9()
+                daemon.restart()
+        found = tail.ended()
+    assert [json.loads(line) for line in found.lines] == list(range(60))
+    assert "trying again from 00" in found.err
+
+
+def test_each_reason_to_give_up_has_its_status(server: Daemon) -> None:
+    nobody = run("tail", "http://127.0.0.1:9/v1/stream/x")
+    assert (nobody.status, nobody.out) == (UNAVAILABLE, b"")
+    assert "is the server running?" in nobody.err
+    missing = run("tail", server.stream("missing"))
+    assert (missing.status, "404" in missing.err) == (NO_INPUT, True)
+    assert run("tail", "ftp://x/y").status == USAGE
+    make(server.stream("folded"), TEXT)
+    append(server.stream("folded"), TEXT, b"abc")
+    place = httpx.head(server.stream("folded")).headers["Stream-Next-Offset"]
+    httpx.put(f"{server.stream('folded')}/snapshot/{place}", content=b"x").raise_for_status()
+    folded = run("tail", server.stream("folded"), "--from", "-1")
+    assert (folded.status, f"--from {place} reads on" in folded.err) == (NO_INPUT, True)
+
+
+def test_names_are_found_beside_stream_url(server: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(server.stream("by/name"), TEXT)
+    append(server.stream("by/name"), TEXT, b"found", closes=True)
+    monkeypatch.setenv("STREAM_URL", server.url)
+    for name in ("by/name", "/v1/stream/by/name"):
+        assert run("tail", name, "--from", "-1").out == b"found"
+    monkeypatch.setenv("STREAM_URL", server.stream("by/name"))
+    assert run("tail", "--from", "-1").out == b"found"
+
+
+def test_a_certificate_is_checked(tmp_path: Path) -> None:
+    with Daemon(tmp_path, tls=True) as daemon:
+        authority = daemon.certificates.authority if daemon.certificates else Path()
+        httpx.put(daemon.stream("x"), content=b"x", verify=_trusting(authority)).raise_for_status()
+        url = daemon.stream("x")
+        trusted = run("tail", url, "--from", "-1", "--no-follow", "--cacert", authority)
+        assert trusted.out == b"x"
+        assert run("tail", url, "--no-follow").status == UNAVAILABLE
+
+
+def _trusting(authority: Path) -> "object":
+    import ssl
+
+    return ssl.create_default_context(cafile=str(authority))
+
+
+def test_the_token_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.admin.pages import Pages
+
+    with Pages({"/s": (401, "text/plain", b"no")}) as pages:
+        assert run("tail", f"{pages.url}/s").status == REFUSED
+        monkeypatch.setenv("STREAM_AUTH", "secret")
+        refused = run("tail", f"{pages.url}/s")
+        monkeypatch.setenv("STREAM_AUTH", "Basic xyz")
+        run("tail", f"{pages.url}/s")
+        assert pages.tokens == [None, "Bearer secret", "Basic xyz"]
+    assert refused.status == REFUSED
+    assert "secret" not in refused.err
+
+
+def test_an_interrupt_ends_it_without_a_traceback(server: Daemon) -> None:
+    make(server.stream("quiet"), TEXT)
+    append(server.stream("quiet"), TEXT, b"seen\n")
+    command = [sys.executable, "-m", "durastreamd.admin.cli", "tail", "--from", "-1"]
+    with subprocess.Popen(
+        [*command, server.stream("quiet")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"seen\n"  # written at once, though to a pipe
+        time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (INTERRUPTED, b"", b"")
