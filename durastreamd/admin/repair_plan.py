@@ -194,7 +194,16 @@ class _Planning:
             self._aside[stream] = aside
             self._plan.notes.append(f"{claim.stream.key}: the mark of damage is cleared")
         files = self._found.files.get(stream, _NO_FILES)
-        traces = Traces(stream, claim, files, heads, aside, self._torn_lsn(), self._strays)
+        traces = Traces(
+            stream,
+            claim,
+            files,
+            heads,
+            aside,
+            self._torn_lsn(),
+            self._strays,
+            stream in self._rebuild,
+        )
         result = salvage(self._disk, traces)
         if result is None:
             self._lose_name(stream)
@@ -349,7 +358,8 @@ class _Planning:
         if any(finding.path == fmt.IDENTITY_FILE for finding in found.findings):
             self._plan.notes.append("the identity is written again from what other files say")
             if found.uuid is None:
-                self._plan.notes.append("no file names the directory's uuid; it gets a new one")
+                detail = "no file names the directory's uuid, so nothing in its journal verifies"
+                self._plan.losses.append({"stream": "", "what": "journal", "detail": detail})
         lsn = max([found.top_lsn, *(s.lsn for s in self._streams.values())])
         number = max(found.journal_number, *found.headers, 0) + 1
         ids = [*self._streams, *found.files, *(h.frame.stream for h in found.heads)]

@@ -17,7 +17,13 @@ from typing import NamedTuple
 from durastreamd.admin.census import Ranges, joined, without
 from durastreamd.admin.folding import advance, begin, detail_of, learn, record_of, state_of
 from durastreamd.admin.scan import Gap, Head, index_owner, scan_index
-from durastreamd.admin.segments import SegmentReport, SegmentTask, bad_payloads, check_segment
+from durastreamd.admin.segments import (
+    SegmentReport,
+    SegmentTask,
+    bad_payloads,
+    check_segment,
+    read_or_nothing,
+)
 from durastreamd.admin.survey import Claim, StreamFiles
 from durastreamd.admin.unproven import messages_of
 from durastreamd.model.records import Append, Create, Delete, Record
@@ -82,6 +88,7 @@ class Traces(NamedTuple):
     aside: list[Piece]  # frames a recovery set aside
     torn_lsn: int  # frames from here on were never acknowledged, and one is lost before them
     strays: "Strays"
+    anew: bool = False  # every index is to be written again
 
 
 class Strays(NamedTuple):
@@ -132,16 +139,13 @@ class _Salvaging:
     def _segment(self, base: int) -> None:
         task = SegmentTask(self._traces.stream, base, "", None, None, deep=True, live=False)
         report = check_segment(self._disk, task)
-        if not report.findings and report.tail is not None:
+        if not report.findings and report.tail is not None and not self._traces.anew:
             self._blocks.append(report)
             self._states.append(report.tail)
             return
         path = fmt.segment_path(self._traces.stream, base)
         if base in self._traces.files.segments:
-            handle = self._disk.open(path)
-            if not self._disk.pread(handle, 16, 0).startswith(_OURS):
-                self._extents.append((base, base + self._disk.size(handle), path))
-            self._disk.release(handle)
+            self._extent(base, path)
         frames: list[fmt.StoredFrame] = []
         for frame in self._index_frames(base):
             record = record_of(frame)
@@ -150,12 +154,22 @@ class _Salvaging:
                 frames.append(frame)
         self._payloads(base, path, frames)
 
+    def _extent(self, base: int, path: str) -> None:
+        try:
+            handle = self._disk.open(path)
+        except OSError:
+            return
+        start = read_or_nothing(self._disk, handle, 16, 0)
+        if start and not start.startswith(_OURS):
+            self._extents.append((base, base + self._disk.size(handle), path))
+        self._disk.release(handle)
+
     def _index_frames(self, base: int) -> Iterator[fmt.StoredFrame]:
         stream = self._traces.stream
         path = self._traces.strays.indexes.get((stream, base), fmt.index_path(stream, base))
         try:
             raw = read_file(self._disk, path)
-        except FileNotFoundError:
+        except OSError:
             return
         if index_owner(raw) not in (None, (stream, base)):
             return
@@ -309,10 +323,8 @@ class _Salvaging:
         low, high = extent
         (lsn, ordinal, time_ms), (next_lsn, next_ordinal) = between
         handle = self._disk.open(path)
-        try:
-            data = self._disk.pread(handle, high - low, low - base)
-        finally:
-            self._disk.release(handle)
+        data = read_or_nothing(self._disk, handle, high - low, low - base)
+        self._disk.release(handle)
         count = next_ordinal - ordinal
         for start, size, messages in messages_of(data, json=folded.stream.json, count=count):
             lsn += 1

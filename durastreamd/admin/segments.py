@@ -122,6 +122,9 @@ class _Check:
         except FileNotFoundError:
             self._found(self._index, 0, "missing", "the index is not there")
             return b""
+        except OSError as exc:
+            self._found(self._index, 0, "unreadable", exc.strerror or str(exc))
+            return b""
         if index_owner(raw) != (task.stream, task.base):
             self._header(raw)
         limit = task.index_bytes
@@ -216,6 +219,9 @@ class _Check:
             handle = self._disk.open(self._segment)
         except FileNotFoundError:
             return -1
+        except OSError as exc:
+            self._found(self._segment, 0, "unreadable", exc.strerror or str(exc))
+            return -1
         try:
             return self._disk.size(handle)
         finally:
@@ -277,7 +283,11 @@ def bad_payloads(
     """Yield the frames whose bytes in a segment do not verify; reads every byte once."""
     if not frames:
         return
-    handle = disk.open(path)
+    try:
+        handle = disk.open(path)
+    except OSError:
+        yield from frames
+        return
     try:
         at = 0
         while at < len(frames):
@@ -294,7 +304,7 @@ def bad_payloads(
                     break
                 high += frames[end].size
                 end += 1
-            window = memoryview(disk.pread(handle, high - low, low - base))
+            window = memoryview(read_or_nothing(disk, handle, high - low, low - base))
             for frame in frames[at:end]:
                 part = window[frame.start - low : frame.start - low + frame.size]
                 if payload_sum(part, frame.stream, frame.start) != frame.payload_sum:
@@ -304,12 +314,20 @@ def bad_payloads(
         disk.release(handle)
 
 
+def read_or_nothing(disk: Disk, handle: int, size: int, position: int) -> bytes:
+    """Read a range; what the disk cannot give back any more does not verify."""
+    try:
+        return disk.pread(handle, size, position)
+    except OSError:
+        return b""
+
+
 def _sum_of(disk: Disk, handle: int, frame: fmt.StoredFrame, base: int) -> int:
     """Return the checksum of a record too large for one window."""
     hashed = xxhash.xxh3_64(seed=payload_seed(frame.stream, frame.start))
     at, end = frame.start - base, frame.start - base + frame.size
     while at < end:
-        data = disk.pread(handle, min(WINDOW_BYTES, end - at), at)
+        data = read_or_nothing(disk, handle, min(WINDOW_BYTES, end - at), at)
         if not data:
             break
         hashed.update(data)

@@ -14,6 +14,7 @@ from durastreamd.errors import DataDirectoryError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.catalog import Commit
+from durastreamd.storage.checksum import digest
 from durastreamd.storage.disk import Disk, read_file
 
 _SNAPSHOT = re.compile(r"(\d{16})-([0-9a-f]{16})\.snap")
@@ -87,8 +88,10 @@ def read_numbered(disk: Disk, folder: str, suffix: str) -> dict[int, bytes]:
     for number in fmt.numbered(disk.names(folder), suffix):
         try:
             raws[number] = read_file(disk, f"{folder}/{number:016d}{suffix}")
-        except (FileNotFoundError, IsADirectoryError):
-            continue  # a running server was done with it, or it is no file at all
+        except FileNotFoundError:
+            continue  # a running server was done with it
+        except OSError:
+            raws[number] = b""  # it cannot be read: damage like any other
     return raws
 
 
@@ -143,16 +146,31 @@ def _names_in(found: Survey, path: str) -> list[str]:
 # --- identity ---
 
 
+_VERSION = re.compile(rb"(durastreamd\nformat (\d{1,9})\n(?:[^\n]*\n)*)sum ([0-9a-f]{16})\n")
+
+
 def read_identity(found: Survey, catalogs: dict[int, bytes], journals: dict[int, bytes]) -> None:
     """Take the uuid from the identity file, or from the headers that carry it, too."""
     try:
         found.uuid = datadir.read_identity(found.disk).uuid
     except DataDirectoryError as exc:
-        kind = "damaged" if found.disk.exists(fmt.IDENTITY_FILE) else "missing"
-        found.found(fmt.IDENTITY_FILE, 0, kind, str(exc))
+        there = found.disk.exists(fmt.IDENTITY_FILE)
+        if there and _of_another_version(read_file(found.disk, fmt.IDENTITY_FILE)):
+            raise
+        found.found(fmt.IDENTITY_FILE, 0, "damaged" if there else "missing", str(exc))
     else:
         return
-    votes = [header[0] for raw in catalogs.values() if (header := catalog_header(raw))]
-    votes += [named.uuid for raw in journals.values() if (named := journal_header(raw))]
+    votes = []
+    for raw in (*catalogs.values(), *journals.values()):
+        if (header := catalog_header(raw)) is not None:
+            votes.append(header[0])
+        elif (named := journal_header(raw)) is not None:
+            votes.append(named.uuid)
     if votes:
         found.uuid = max(set(votes), key=votes.count)
+
+
+def _of_another_version(text: bytes) -> bool:
+    """Tell a whole identity file of a version we do not read from a damaged one of ours."""
+    match = _VERSION.fullmatch(text)
+    return match is not None and digest(match[1], 0) == int(match[3], 16)

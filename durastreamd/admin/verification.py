@@ -26,6 +26,7 @@ from durastreamd.admin.segments import (
     SegmentTask,
     check_segment,
     contradiction,
+    read_or_nothing,
 )
 from durastreamd.admin.survey import (
     Claim,
@@ -39,7 +40,7 @@ from durastreamd.admin.survey_catalog import read_catalog
 from durastreamd.admin.survey_journal import read_journal
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Stream
-from durastreamd.storage import format as fmt, log
+from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import payload_seed
 from durastreamd.storage.disk import Disk
 
@@ -233,6 +234,9 @@ def check_snapshot(disk: Disk, blob: Snapshot, key: str, *, deep: bool) -> Itera
     except FileNotFoundError:
         yield Finding(path, 0, "missing", f"the snapshot of {blob.size} bytes is gone", key)
         return
+    except OSError as exc:
+        yield Finding(path, 0, "unreadable", exc.strerror or str(exc), key)
+        return
     try:
         size = disk.size(handle)
         if size != blob.size:
@@ -248,7 +252,7 @@ def _blob_sum(disk: Disk, handle: int, blob: Snapshot) -> int:
     hashed = xxhash.xxh3_64(seed=payload_seed(blob.owner, blob.position))
     at = 0
     while at < blob.size:
-        data = disk.pread(handle, min(WINDOW_BYTES, blob.size - at), at)
+        data = read_or_nothing(disk, handle, min(WINDOW_BYTES, blob.size - at), at)
         if not data:
             break
         hashed.update(data)
@@ -269,6 +273,9 @@ def _leftovers(found: Survey, census: Census, scope: Scope) -> Iterator[Finding]
         return  # a server at work has files that no checkpoint knows yet
     for path in [*found.leftovers, *orphans(found, census)]:
         yield Finding(path, 0, "orphan", "nothing refers to it", harmless=True)
+    for path, key in _unplaced(found, census):
+        detail = "a segment begun since the last checkpoint; the journal has it, too"
+        yield Finding(path, 0, "unplaced", detail, key, harmless=True)
 
 
 def orphans(found: Survey, census: Census) -> Iterator[str]:
@@ -281,18 +288,26 @@ def orphans(found: Survey, census: Census) -> Iterator[str]:
     for stream, files in found.files.items():
         directory = fmt.stream_dir(stream)
         alive = stream in census.streams
-        claim = found.claims.get(stream)
-        if claim is not None and not alive:
+        if stream in found.claims and not alive:
             continue  # it ended since the last checkpoint: the next one removes it
-        place = claim.placement if claim is not None else log.placement_at(0)
         if not alive and not (files.bases or files.snapshots):
             yield directory
-        for suffix, bases in ((".idx", files.indexes), (".log", files.segments)):
-            for base in sorted(bases):
-                # Past the placement of a living stream the journal has the same records.
-                if not alive or (place.made and base > place.base):
-                    yield f"{directory}/{base:016d}{suffix}"
+        if not alive:
+            yield from (fmt.index_path(stream, base) for base in sorted(files.indexes))
+            yield from (fmt.segment_path(stream, base) for base in sorted(files.segments))
         for position, serial in sorted(files.snapshots):
             path = fmt.snapshot_path(stream, position, serial)
             if path not in shown:
                 yield path
+
+
+def _unplaced(found: Survey, census: Census) -> Iterator[tuple[str, str]]:
+    for stream, (state, place) in found.claims.items():
+        if stream in census.streams and place.made and stream in found.files:
+            files = found.files[stream]
+            for base in files.indexes:
+                if base > place.base:
+                    yield fmt.index_path(stream, base), state.key
+            for base in files.segments:
+                if base > place.base:
+                    yield fmt.segment_path(stream, base), state.key
