@@ -9,7 +9,7 @@ import sys
 from typing import NoReturn
 
 from durastreamd import __version__
-from durastreamd.admin import cat, decode_offset, dump, info, ls, tail, top
+from durastreamd.admin import cat, decode_offset, dump, gc, info, ls, repair, tail, top, verify
 from durastreamd.admin.command import (
     BROKEN_PIPE,
     CONFIG,
@@ -40,6 +40,10 @@ COMMANDS: tuple[Command, ...] = (
     decode_offset.COMMAND,
     tail.COMMAND,
     top.COMMAND,
+    verify.COMMAND,
+    repair.REPAIR,
+    repair.REINDEX,
+    gc.COMMAND,
 )
 
 # By the first kind that fits.

@@ -35,6 +35,7 @@ from durastreamd.engine import checkpoint as cp
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import BucketChange, Delete
 from durastreamd.model.stream_state import Stream
+from durastreamd.protocol.offsets import mint
 from durastreamd.storage import catalog, format as fmt, journal
 from durastreamd.storage.catalog import Commit, Row
 from durastreamd.storage.disk import Disk
@@ -305,7 +306,8 @@ class _Planning:
             state.messages = max(known, default=(0, 0))[1]
         state.tail = tail
         if floor != state.floor:
-            state.floor, state.snapshot = floor, None
+            self._lose_snapshot(state, "it is of what was lost")
+            state.floor = floor
 
     def _tell(self, key: str, what: str, ranges: Ranges) -> None:
         for low, high in ranges:
@@ -319,13 +321,13 @@ class _Planning:
         if wrong:
             self._change(stream)
             state = self._streams[stream]
-            if state.snapshot is not None:
-                position = state.snapshot.position
-                detail = f"the snapshot at {position}; the stream goes on from there without it"
-                self._plan.losses.append(
-                    {"stream": state.key, "what": "snapshot", "detail": detail, "from": position}
-                )
-            state.snapshot = None
+            self._lose_snapshot(state, wrong[0].detail)
+
+    def _lose_snapshot(self, state: Stream, why: str) -> None:
+        if state.snapshot is not None:
+            detail = f"that of {mint(state.snapshot.position)}: {why}"
+            self._plan.losses.append({"stream": state.key, "what": "snapshot", "detail": detail})
+        state.snapshot = None
 
     # --- files ---
 

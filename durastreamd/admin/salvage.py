@@ -20,7 +20,6 @@ from durastreamd.admin.scan import Gap, Head, index_owner, scan_index
 from durastreamd.admin.segments import (
     SegmentReport,
     SegmentTask,
-    bad_payloads,
     check_segment,
     read_or_nothing,
 )
@@ -199,7 +198,9 @@ class _Salvaging:
     def _take_verified(
         self, base: int, path: str, frames: list[fmt.StoredFrame]
     ) -> list[fmt.StoredFrame]:
-        bad = {frame.lsn for frame in bad_payloads(self._disk, path, base, frames)}
+        payloads = Payloads(self._disk, path, base)
+        bad = {frame.lsn for frame in payloads.bad(frames)}
+        payloads.release()
         for frame in frames:
             if frame.lsn not in bad:
                 record = self._records[frame.lsn]

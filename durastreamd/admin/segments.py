@@ -25,10 +25,10 @@ from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.storage import format as fmt, index
 from durastreamd.storage.checksum import payload_seed, payload_sum
-from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.disk import Disk, RealDisk, read_file
 
 # Payloads are read this many bytes at a time: it stays in the cache of a core until it is hashed.
-WINDOW_BYTES = 512 * 1024
+WINDOW_BYTES = 256 * 1024
 FRAMES_HELD_MAX = 4096
 
 
@@ -75,6 +75,7 @@ class _Check:
         self._end = task.base
         self._last: fmt.StoredFrame | None = None
         self._broken = False  # an entry is lost before the one at hand
+        self._bytes: Payloads | None = None
 
     def _found(self, path: str, position: int, kind: str, detail: str) -> None:
         self._findings.append(Finding(path, position, kind, detail, self._task.key))
@@ -107,6 +108,8 @@ class _Check:
                 read += weight
                 pending, weight = [], 0
         self._payloads(pending)
+        if self._bytes is not None:
+            self._bytes.release()
         self._check_length(size)
         last = (self._stream, self._detail) if self._stream is not None else None
         return SegmentReport(
@@ -250,7 +253,11 @@ class _Check:
             self._beyond(self._segment, wanted, size)
 
     def _payloads(self, frames: list[fmt.StoredFrame]) -> None:
-        for frame in bad_payloads(self._disk, self._segment, self._task.base, frames):
+        if not frames:
+            return
+        if self._bytes is None:
+            self._bytes = Payloads(self._disk, self._segment, self._task.base)
+        for frame in self._bytes.bad(frames):
             at = frame.start - self._task.base
             detail = f"the {frame.size} bytes of record {frame.lsn} do not verify"
             self._found(self._segment, at, "payload", detail)
@@ -277,41 +284,68 @@ def contradiction(told: tuple[Stream, Detail], known: tuple[Stream, Detail]) -> 
     return ""
 
 
-def bad_payloads(
-    disk: Disk, path: str, base: int, frames: list[fmt.StoredFrame]
-) -> Iterator[fmt.StoredFrame]:
-    """Yield the frames whose bytes in a segment do not verify; reads every byte once."""
-    if not frames:
-        return
-    try:
-        handle = disk.open(path)
-    except OSError:
-        yield from frames
-        return
-    try:
+class Payloads:
+    """The bytes of one segment, against the sums that its index has of them."""
+
+    def __init__(self, disk: Disk, path: str, base: int) -> None:
+        self._disk = disk
+        self._base = base
+        self._window = memoryview(bytearray(WINDOW_BYTES))
+        try:
+            self._handle = disk.open(path)
+        except OSError:
+            self._handle = -1
+
+    def release(self) -> None:
+        """Give the file back."""
+        if self._handle >= 0:
+            self._disk.release(self._handle)
+
+    def bad(self, frames: list[fmt.StoredFrame]) -> Iterator[fmt.StoredFrame]:
+        """Yield the frames whose bytes do not verify; reads every byte once."""
         at = 0
         while at < len(frames):
-            first = frames[at]
-            if first.size > WINDOW_BYTES:
-                if _sum_of(disk, handle, first, base) != first.payload_sum:
-                    yield first
-                at += 1
-                continue
+            low = high = frames[at].start
             end = at
-            low = high = first.start
             while end < len(frames) and frames[end].start == high:
                 if high + frames[end].size - low > WINDOW_BYTES:
                     break
                 high += frames[end].size
                 end += 1
-            window = memoryview(read_or_nothing(disk, handle, high - low, low - base))
+            if end == at:
+                if self._handle < 0 or self._sum_of(frames[at]) != frames[at].payload_sum:
+                    yield frames[at]
+                at += 1
+                continue
+            window = self._read(high - low, low - self._base)
             for frame in frames[at:end]:
                 part = window[frame.start - low : frame.start - low + frame.size]
                 if payload_sum(part, frame.stream, frame.start) != frame.payload_sum:
                     yield frame
             at = end
-    finally:
-        disk.release(handle)
+
+    def _read(self, size: int, position: int) -> memoryview:
+        if self._handle < 0:
+            return memoryview(b"")
+        if isinstance(self._disk, RealDisk):
+            try:
+                taken = self._disk.pread_into(self._handle, self._window[:size], position)
+            except OSError:
+                return memoryview(b"")
+            return self._window[:taken]
+        return memoryview(read_or_nothing(self._disk, self._handle, size, position))
+
+    def _sum_of(self, frame: fmt.StoredFrame) -> int:
+        """Return the checksum of a record too large for one window."""
+        hashed = xxhash.xxh3_64(seed=payload_seed(frame.stream, frame.start))
+        at, end = frame.start - self._base, frame.start - self._base + frame.size
+        while at < end:
+            data = self._read(min(WINDOW_BYTES, end - at), at)
+            if not data:
+                break
+            hashed.update(data)
+            at += len(data)
+        return hashed.intdigest()
 
 
 def read_or_nothing(disk: Disk, handle: int, size: int, position: int) -> bytes:
@@ -320,16 +354,3 @@ def read_or_nothing(disk: Disk, handle: int, size: int, position: int) -> bytes:
         return disk.pread(handle, size, position)
     except OSError:
         return b""
-
-
-def _sum_of(disk: Disk, handle: int, frame: fmt.StoredFrame, base: int) -> int:
-    """Return the checksum of a record too large for one window."""
-    hashed = xxhash.xxh3_64(seed=payload_seed(frame.stream, frame.start))
-    at, end = frame.start - base, frame.start - base + frame.size
-    while at < end:
-        data = read_or_nothing(disk, handle, min(WINDOW_BYTES, end - at), at)
-        if not data:
-            break
-        hashed.update(data)
-        at += len(data)
-    return hashed.intdigest()
