@@ -65,9 +65,6 @@ def begin(record: Create, lsn: int) -> Stream:
 
 def advance(stream: Stream, record: Record, lsn: int) -> None:
     """Fold one later record of a stream into it, whatever lies between."""
-    if isinstance(record, Append | Publish | Touch | Delete):
-        stream.lsn = max(stream.lsn, lsn)
-        stream.accessed_ms = max(stream.accessed_ms, record.time_ms)
     if isinstance(record, Append):
         stream.tail = max(stream.tail, record.start + record.size)
         stream.messages = max(stream.messages, record.ordinal + record.count)
@@ -75,11 +72,16 @@ def advance(stream: Stream, record: Record, lsn: int) -> None:
         stream.closed = stream.closed or record.closes
         if record.seq is not None or record.producers:
             stream.plain = False
-    elif isinstance(record, Publish) and record.snapshot.position >= stream.floor:
-        stream.snapshot = record.snapshot
-        stream.floor = record.snapshot.position
+    elif isinstance(record, Publish):
+        if record.snapshot.position >= stream.floor:
+            stream.snapshot = record.snapshot
+            stream.floor = record.snapshot.position
     elif isinstance(record, Delete):
         stream.gone = True
+    elif not isinstance(record, Touch):
+        return
+    stream.lsn = max(stream.lsn, lsn)
+    stream.accessed_ms = max(stream.accessed_ms, record.time_ms)
 
 
 def knows_less(told: Detail, known: Detail) -> bool:

@@ -18,6 +18,7 @@ from durastreamd.admin.census import Ranges, joined, without
 from durastreamd.admin.folding import advance, begin, detail_of, learn, record_of, state_of
 from durastreamd.admin.scan import Gap, Head, index_owner, scan_index
 from durastreamd.admin.segments import (
+    Payloads,
     SegmentReport,
     SegmentTask,
     check_segment,

@@ -171,7 +171,7 @@ class _Check:
             if isinstance(record, Append) and self._stream.closed and not self._broken:
                 self._found(self._index, entry.position, "order", "an append after the closure")
             advance(self._stream, record, frame.lsn)
-        if isinstance(record, Append):
+        if isinstance(record, Append) and (record.producers or record.seq is not None):
             learn(self._detail, detail_of(record))
         self._end = max(self._end, frame.start + frame.size)
         self._last = frame
