@@ -29,6 +29,7 @@ from durastreamd.storage.disk import Disk, read_file, write_all, write_new_file
 
 _REPAIR = re.compile(r"repair-(\d{4,})")
 _MARK = re.compile(rb"durastreamd\nrepair (repair-\d+) (forward|back)\nuuid ([0-9a-f]{32})\n")
+_UNDONE = "manifest.undone.json"
 _DRAFT = f"{fmt.IDENTITY_FILE}.new"
 _COPY_BYTES = 1024 * 1024
 
@@ -120,6 +121,8 @@ class Repair:
     def undo(self, name: str) -> None:
         """Take a repair back: its files go to its directory again, the originals return."""
         manifest = read_manifest(self._disk, name)
+        if self._disk.exists(f"{fmt.QUARANTINE_DIR}/{name}/{_UNDONE}"):
+            return
         changed = [p for p, known in manifest.installed.items() if _sum_of(self._disk, p) != known]
         if changed:
             text = f"{name} cannot be undone: {changed[0]} was changed since by a running server; "
@@ -199,7 +202,7 @@ def _note_undone(disk: Disk, name: str) -> None:
     """An undone repair keeps its files; its manifest says that it was undone."""
     done = f"{fmt.QUARANTINE_DIR}/{name}/manifest.json"
     if disk.exists(done):
-        disk.rename(done, f"{fmt.QUARANTINE_DIR}/{name}/manifest.undone.json")
+        disk.rename(done, f"{fmt.QUARANTINE_DIR}/{name}/{_UNDONE}")
         disk.sync_directory(f"{fmt.QUARANTINE_DIR}/{name}")
 
 
@@ -215,7 +218,7 @@ def mark_of(disk: Disk) -> Mark | None:
 
 def read_manifest(disk: Disk, name: str) -> Manifest:
     """Return what a repair did."""
-    for file in ("manifest.json", "manifest.undone.json"):
+    for file in ("manifest.json", _UNDONE):
         path = f"{fmt.QUARANTINE_DIR}/{name}/{file}"
         if disk.exists(path):
             try:
