@@ -66,7 +66,7 @@ def _unreferenced(seen: Examination) -> list[str]:
 
 
 def _quarantined(disk: RealDisk, args: argparse.Namespace) -> list[str]:
-    """Return the files of quarantine entries that are older than asked for."""
+    """Return all of the quarantine entries that are older than asked for."""
     if args.quarantine_older_than is None:
         return []
     before = time.time() - args.quarantine_older_than * _DAY_S
@@ -74,16 +74,19 @@ def _quarantined(disk: RealDisk, args: argparse.Namespace) -> list[str]:
     old: list[str] = []
     for name in disk.names(fmt.QUARANTINE_DIR):
         entry = root / fmt.QUARANTINE_DIR / name
-        files = [p for p in entry.rglob("*") if not p.is_dir()] if entry.is_dir() else [entry]
-        newest = max([entry.lstat().st_mtime, *(p.lstat().st_ctime for p in files)])
+        below = sorted(entry.rglob("*"), reverse=True)  # what a directory holds comes before it
+        # A move keeps a file's times but one: when its name changed.
+        newest = max(path.lstat().st_ctime for path in (entry, *below))
         if newest < before:
-            old += sorted(str(path.relative_to(root)) for path in files)
+            old += [str(path.relative_to(root)) for path in (*below, entry)]
     return old
 
 
 def _remove(disk: RealDisk, path: str) -> None:
     """Remove a file, and the directories below streams/ and quarantine/ that it leaves empty."""
     folder = path
+    if not disk.exists(path):
+        return  # a directory that went with the last file in it
     if not disk.is_directory(path):
         disk.unlink(path)
         folder = path.rpartition("/")[0]
