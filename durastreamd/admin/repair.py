@@ -18,6 +18,7 @@ from durastreamd.admin.repair_plan import Plan, make_plan
 from durastreamd.admin.verification import Examination, Scope, examine
 from durastreamd.admin.verify import resolve
 from durastreamd.admin.workers import cores, running
+from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 
@@ -187,10 +188,12 @@ def _tell(plan: Plan, console: Console) -> None:
 def loss_text(loss: dict[str, object]) -> str:
     """Return one loss as a line."""
     whose = f"{loss['stream']}: " if loss["stream"] else ""
-    if "to" in loss:
-        what = {"unproven": "taken without proof, its checksums are lost"}.get(str(loss["what"]))
-        return f"{whose}offsets {loss['from']} to {loss['to']}: {what or loss['what']}"
-    return f"{whose}{loss['what']}: {loss['detail']}"
+    low, high = loss.get("from"), loss.get("to")
+    if not isinstance(low, int) or not isinstance(high, int):
+        return f"{whose}{loss['what']}: {loss['detail']}"
+    what = str(loss["what"])
+    what = {"unproven": "taken without proof, its checksums are lost"}.get(what, what)
+    return f"{whose}offsets {mint(low)} to {mint(high)}: {what}"
 
 
 REPAIR = Command("repair", "mend what is damaged; shows a plan first", _add_repair, _run_repair)

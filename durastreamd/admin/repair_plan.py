@@ -104,6 +104,7 @@ class _Planning:
         self._buckets = dict(self._found.buckets)
         self._kept: set[str] = set()
         self._aside: dict[int, list[Piece]] = {}
+        self._torn = self._torn_lsn()
 
     def run(self) -> None:
         self._gather()

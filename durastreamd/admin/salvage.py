@@ -11,6 +11,7 @@ never taken.
 Segments without a fault are left alone and stand here as blocks.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -270,12 +271,13 @@ class _Salvaging:
     def _in_order(self) -> list[Piece]:
         """Return the pieces that no block holds, in order."""
         kept: list[Piece] = []
+        blocks = sorted(self._blocks, key=lambda block: block.base)
+        bases = [block.base for block in blocks]
         for piece in sorted(self._pieces.values(), key=lambda p: (p.frame.start, p.frame.lsn)):
-            held = any(
-                block.tail is not None
-                and block.base <= piece.frame.start
-                and (piece.frame.lsn <= block.tail[0].lsn or piece.frame.start < block.end)
-                for block in self._blocks
+            at = bisect_right(bases, piece.frame.start) - 1
+            before = blocks[at].tail if at >= 0 else None
+            held = before is not None and (
+                piece.frame.lsn <= before[0].lsn or piece.frame.start < blocks[at].end
             )
             follows = not kept or (
                 piece.frame.start >= kept[-1].end and piece.frame.lsn > kept[-1].frame.lsn

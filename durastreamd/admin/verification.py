@@ -5,7 +5,7 @@ Nothing is written and nothing is locked. Beside a running server files change w
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import xxhash
@@ -44,6 +44,7 @@ from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import payload_seed
 from durastreamd.storage.disk import Disk
 
+# Yields the report of every task, in the order of the tasks.
 Runner = Callable[[list[SegmentTask]], Iterable[tuple[SegmentTask, SegmentReport]]]
 
 
@@ -95,17 +96,14 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     found = survey(disk)
     census = take_census(found)
     findings = [*found.findings, *census.findings]
-    claims = _chosen(found, census, scope)
-    tasks = [task for claim in claims for task in tasks_of(found, claim, scope)]
-    reports: dict[int, dict[int, SegmentReport]] = {}
-    for task, report in run(tasks):
-        reports.setdefault(task.stream, {})[task.base] = report
+    claims = {claim.stream.id: claim for claim in _chosen(found, census, scope)}
+    tasks = [task for claim in claims.values() for task in tasks_of(found, claim, scope)]
     forks = forks_of(census.streams)
-    for claim in claims:
-        of_stream = reports.pop(claim.stream.id, {})
-        ordered = [of_stream[base] for base in sorted(of_stream)]
-        findings += _own_findings(census, forks, claim, ordered)
-        findings += _join(found, census, forks, claim, ordered)
+    # In the order of the tasks, so that only one stream's reports are held at a time.
+    for stream_id, group in groupby(run(tasks), key=lambda done: done[0].stream):
+        reports = [report for _, report in group]
+        findings += _own_findings(census, forks, claims[stream_id], reports)
+        findings += _join(found, census, forks, claims[stream_id], reports)
     for stream in census.streams.values():
         if scope.only is None or stream.id in scope.only:
             findings += _check_stream(disk, census, stream, scope)

@@ -136,13 +136,19 @@ def lose_catalogue(data: Path) -> None:
         path.unlink()
 
 
+def everything(data: Path) -> None:
+    for name, harm in HARM.items():
+        if name != "everything":
+            harm(data)
+
+
 HARM: dict[str, Callable[[Path], None]] = {
     "segment": lambda data: flip(first_segment(data), 700),
     "journal": zero_frames,
     "catalogue": lose_catalogue,
     "identity": lambda data: flip(data / "DURASTREAMD", 40),
     "index": lambda data: first_segment(data).with_suffix(".idx").unlink(),
-    "everything": lambda data: [harm(data) for name, harm in HARM.items() if name != "everything"],
+    "everything": everything,
 }
 
 

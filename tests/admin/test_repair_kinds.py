@@ -15,6 +15,7 @@ from tests.support.damage import (
     planned,
     put,
     repaired,
+    shown,
     swap,
     truncate,
     verified,
@@ -96,14 +97,10 @@ def test_the_world_is_clean_and_the_repair_has_nothing_to_do(disk: MovingDisk) -
 
 def raised(before: Dump, after: Dump, key: str, lost: tuple[int, int]) -> None:
     """The floor is above the loss, everything from there on is as it was, producers are known."""
-    was, now = before[key], after[key]
-    assert (now[FLOOR], now[TAIL]) == (lost[1], was[TAIL])
-    old, new = was[DATA], now[DATA]
-    assert isinstance(old, bytes)
-    assert isinstance(new, bytes)
-    assert isinstance(was[FLOOR], int)
-    assert new == old[lost[1] - was[FLOOR] :]
-    assert now[PRODUCERS] == was[PRODUCERS]
+    was, now = shown(before)[key], shown(after)[key]
+    assert (now.floor, now.tail) == (lost[1], was.tail)
+    assert now.data == was.data[lost[1] - was.floor :]
+    assert now.producers == was.producers
 
 
 @pytest.mark.parametrize("harm", [flip, zero], ids=["bit flip", "zeroed block"])

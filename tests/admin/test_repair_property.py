@@ -7,20 +7,19 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from durastreamd.admin.repair_plan import Plan
 from tests.support.damage import (
     KINDS,
+    Shown,
     losses_of,
     opened,
     planned,
     random_damage,
     random_world,
     repaired,
+    shown,
     surviving,
     verified,
 )
 from tests.support.moving_disk import MovingDisk, moving
-from tests.support.world import Dump, dump
-
-# Indices into the tuples of ``world.dump``.
-ID, TAIL, FLOOR, CLOSED, GONE, PRODUCERS, DATA = 0, 2, 3, 4, 5, 8, 12
+from tests.support.world import dump
 
 
 def silent(plan: Plan) -> bool:
@@ -29,46 +28,38 @@ def silent(plan: Plan) -> bool:
     return not admitted and not any("cut" in note for note in plan.notes)
 
 
-def check_served(before: Dump, after: Dump, plan: Plan, *, journal_whole: bool) -> None:
+def check_served(
+    before: dict[str, Shown], after: dict[str, Shown], plan: Plan, *, records_whole: bool
+) -> None:
     """Every byte is served as it was, or named."""
-    by_id = {fields[ID]: (key, fields) for key, fields in after.items() if "bucket " not in key}
+    by_id = {stream.id: (key, stream) for key, stream in after.items()}
     for key, was in before.items():
-        if key.startswith("bucket ") or was[GONE]:
+        if was.gone:
             continue
-        found = by_id.get(was[ID])
-        if found is None:
-            assert not journal_whole or not silent(plan) or plan.notes, key
+        if was.id not in by_id:
+            assert not records_whole, f"{key} is gone"
             continue
-        name, now = found
-        if now[GONE]:
+        name, now = by_id[was.id]
+        if now.gone:
             continue  # a deletion that was lost and one that was kept look alike from here
-        low, high = max(was[FLOOR], now[FLOOR]), min(was[TAIL], now[TAIL])  # type: ignore[type-var]
         unproven = losses_of(plan, name, "unproven")
-        for position in range(low, high):  # type: ignore[arg-type]
-            if any(first <= position < last for first, last in unproven):
-                continue
-            assert _byte(was, position) == _byte(now, position), (key, position)
-        if journal_whole and silent(plan):
+        for position in range(max(was.floor, now.floor), min(was.tail, now.tail)):
+            if not any(low <= position < high for low, high in unproven):
+                assert was.byte(position) == now.byte(position), (key, position)
+        if records_whole and silent(plan):
             named = losses_of(plan, name, "lost", "no longer served")
-            for position in range(was[FLOOR], was[TAIL]):  # type: ignore[call-overload]
-                served = now[FLOOR] <= position < now[TAIL]  # type: ignore[operator]
-                assert served or any(a <= position < b for a, b in named), (key, position)
-            assert dict(now[PRODUCERS]).keys() >= dict(was[PRODUCERS]).keys() or plan.losses  # type: ignore[call-overload]
-            assert now[CLOSED] >= was[CLOSED]  # type: ignore[operator]
+            for position in range(was.floor, was.tail):
+                served = now.floor <= position < now.tail
+                assert served or any(low <= position < high for low, high in named), (key, position)
+            assert now.closed >= was.closed
+            if not plan.losses:
+                assert now.producers == was.producers
 
 
-def _byte(fields: tuple[object, ...], position: int) -> int:
-    data, floor = fields[DATA], fields[FLOOR]
-    assert isinstance(data, bytes)
-    assert isinstance(floor, int)
-    return data[position - floor]
-
-
-def check_nothing_lost_that_verifies(disk: MovingDisk, plan: Plan, after: Dump) -> None:
-    names = {fields[ID]: key for key, fields in after.items() if not key.startswith("bucket ")}
+def check_nothing_lost_that_verifies(disk: MovingDisk, plan: Plan, after: dict[str, Shown]) -> None:
+    names = {stream.id: key for key, stream in after.items()}
     for frame in surviving(disk):
-        lost = losses_of(plan, names.get(frame.stream, ""), "lost")
-        for low, high in lost:
+        for low, high in losses_of(plan, names.get(frame.stream, ""), "lost"):
             touched = frame.size and frame.start < high and low < frame.start + frame.size
             assert not touched, f"record {frame.lsn} verifies and was called lost"
 
@@ -81,7 +72,7 @@ def check_nothing_lost_that_verifies(disk: MovingDisk, plan: Plan, after: Dump) 
 )
 def test_any_damage_is_found_named_and_mended(seed: int, steps: int, kinds: list[str]) -> None:
     world = random_world(seed, steps)
-    before = dump(world.engine)
+    before = shown(dump(world.engine))
     disk = moving(world.disk)
     rng = random.Random(seed)
     done = [random_damage(disk, rng, kind) for kind in kinds]
@@ -97,10 +88,10 @@ def test_any_damage_is_found_named_and_mended(seed: int, steps: int, kinds: list
     for path, data in damaged.items():
         # Whatever was there is there still: in its place, or in quarantine.
         assert kept.get(path) == data or data in originals, path
-    after = opened(disk)
+    after = shown(opened(disk))
     touched = [str(path) for _, path, _ in done]
     whole = not any(path.startswith(("journal/", "catalog/", "DURASTREAMD")) for path in touched)
-    check_served(before, after, plan, journal_whole=whole and "swap" not in kinds)
+    check_served(before, after, plan, records_whole=whole and "swap" not in kinds)
     check_nothing_lost_that_verifies(twin, plan, after)
 
 

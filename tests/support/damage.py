@@ -6,6 +6,7 @@ short, removes them, swaps two, adds what is not ours. All of it through ``SimDi
 
 import random
 from collections.abc import Iterator
+from typing import NamedTuple, cast
 
 from durastreamd.admin.findings import Finding
 from durastreamd.admin.repair_apply import Repair
@@ -113,6 +114,33 @@ def repaired(disk: MovingDisk, **options: object) -> Plan:
 def opened(disk: MovingDisk) -> Dump:
     """Start on a directory, and return everything a client could find out."""
     return dump(start(disk)[0])
+
+
+class Shown(NamedTuple):
+    """What a client could find out about one stream that a repair may change."""
+
+    id: int
+    floor: int
+    tail: int
+    closed: bool
+    gone: bool
+    producers: dict[str, tuple[int, int]]
+    data: bytes
+
+    def byte(self, position: int) -> int:
+        return self.data[position - self.floor]
+
+
+def shown(found: Dump) -> dict[str, Shown]:
+    """Return the streams of a dump by name."""
+    streams = {}
+    for key, fields in found.items():
+        if not key.startswith("bucket "):
+            number, _, tail, floor, closed, gone, _, _, producers, _, _, _, data, _ = fields
+            known = dict(cast(tuple[tuple[str, tuple[int, int]], ...], producers))
+            place = cast(tuple[int, int, int, bool, bool], (number, floor, tail, closed, gone))
+            streams[key] = Shown(*place, known, cast(bytes, data))
+    return streams
 
 
 def losses_of(plan: Plan, key: str, *kinds: str) -> list[tuple[int, int]]:
