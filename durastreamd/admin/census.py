@@ -34,8 +34,9 @@ def take_census(found: Survey) -> Census:
         census.streams[claim.stream.id] = Stream.from_row(claim.stream.row())
         census.names[claim.stream.key] = claim.stream.id
     next_id = found.commit.next_id if found.commit is not None else 0
+    torn = found.torn_lsn
     for head in found.heads:
-        if head.payload_ok:
+        if head.payload_ok and head.frame.lsn < torn:
             _fold(census, head, next_id)
     _check_names(census, found)
     return census

@@ -28,7 +28,7 @@ from durastreamd.admin.losses import judge, lost_of
 from durastreamd.admin.salvage import Piece, Salvage, Strays, Traces, salvage
 from durastreamd.admin.scan import Head, index_owner
 from durastreamd.admin.set_aside import frames_aside
-from durastreamd.admin.survey import StreamFiles, Survey
+from durastreamd.admin.survey import NEVER, StreamFiles, Survey
 from durastreamd.admin.survey_journal import owner_of_lost
 from durastreamd.admin.verification import Examination, check_snapshot
 from durastreamd.engine import checkpoint as cp
@@ -43,7 +43,6 @@ from durastreamd.storage.disk import Disk
 _STREAM_PATH = re.compile(rf"{fmt.STREAMS_DIR}/[0-9a-f]{{2}}/([0-9a-f]{{16}})(/|$)")
 _LIGHT = {"foreign", "orphan"}
 _NO_FILES = StreamFiles([], [], [])
-NEVER = 2**64
 # Files that do not verify are tried in each other's place; more of them are rot, not a mix-up.
 STRAYS_MAX = 32
 
@@ -104,7 +103,7 @@ class _Planning:
         self._buckets = dict(self._found.buckets)
         self._kept: set[str] = set()
         self._aside: dict[int, list[Piece]] = {}
-        self._torn = self._torn_lsn()
+        self._torn = self._found.torn_lsn
 
     def run(self) -> None:
         self._gather()
@@ -202,7 +201,7 @@ class _Planning:
             files,
             heads,
             aside,
-            self._torn_lsn(),
+            self._torn,
             self._strays,
             stream in self._rebuild,
         )
@@ -226,14 +225,6 @@ class _Planning:
                     "detail": "nothing says what this stream was; its files are in quarantine",
                 }
             )
-
-    def _torn_lsn(self) -> int:
-        """Return the first lsn that was never acknowledged and is lost; NEVER if there is none."""
-        found = self._found
-        good = {head.frame.lsn for head in found.heads if head.payload_ok}
-        return next(
-            (n for n in range(found.durable_lsn + 1, found.top_lsn + 1) if n not in good), NEVER
-        )
 
     def _drop_displaced(self) -> None:
         """One name, one stream: the one created last. A deleted stream stays for its forks only."""

@@ -21,6 +21,7 @@ _SNAPSHOT = re.compile(r"(\d{16})-([0-9a-f]{16})\.snap")
 _SEGMENT = re.compile(r"(\d{16})\.(log|idx)")
 # Every ext4 mount point has the first; the other is a draft a crash may leave.
 _ROOT_NAMES = {"lost+found", fmt.IDENTITY_FILE, f"{fmt.IDENTITY_FILE}.new"}
+NEVER = 2**64  # no lsn, no stream id
 _FOLDERS = (fmt.JOURNAL_DIR, fmt.CATALOG_DIR, fmt.STREAMS_DIR, fmt.QUARANTINE_DIR)
 
 
@@ -75,6 +76,16 @@ class Survey:
     ) -> None:
         """Report something."""
         self.findings.append(Finding(path, position, kind, detail, "", harmless))
+
+    @property
+    def torn_lsn(self) -> int:
+        """Return the first lsn that was never acknowledged and is lost: the server cuts there.
+
+        NEVER where the journal ends whole.
+        """
+        good = {head.frame.lsn for head in self.heads if head.payload_ok}
+        above = range(self.durable_lsn + 1, self.top_lsn + 1)
+        return next((lsn for lsn in above if lsn not in good), NEVER)
 
     @property
     def covered_lsn(self) -> int:

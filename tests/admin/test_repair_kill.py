@@ -146,3 +146,26 @@ def test_one_repair_at_a_time(damaged: MovingDisk) -> None:
     bare.unlink("DURASTREAMD")
     with Repair(bare), pytest.raises(DirectoryLockedError), Repair(bare):
         pass
+
+
+def test_every_move_is_durable_before_the_server_may_start(damaged: MovingDisk) -> None:
+    disk = moving(damaged)
+    unsynced: set[str] = set()
+    renamed: list[str] = []
+
+    def hook(operation: str, path: str) -> None:
+        folder = path.rpartition("/")[0]
+        if operation == "sync_directory":
+            unsynced.discard(path)
+        elif operation == "rename":
+            renamed.append(path)
+            if path == "DURASTREAMD":
+                assert not unsynced, "its files must be durable before the identity says so"
+            unsynced.add(folder)
+        elif operation == "make_directory":
+            unsynced.add(folder)
+
+    disk.hook = hook
+    carry_out(disk)
+    assert renamed.count("DURASTREAMD") == 2
+    assert not unsynced

@@ -6,7 +6,7 @@ import pytest
 
 from durastreamd.admin.findings import Finding
 from durastreamd.admin.repair_apply import mark_of, repairs
-from durastreamd.model.records import Mark
+from durastreamd.model.records import Append, Mark
 from durastreamd.storage import format as fmt
 from tests.support.damage import (
     flip,
@@ -155,6 +155,16 @@ def test_a_missing_segment(disk: MovingDisk, before: Dump) -> None:
     unchanged(before, after, "/a", "/f")
 
 
+def test_a_segment_missing_with_its_index(disk: MovingDisk, before: Dump) -> None:
+    disk.unlink(A_LOG)
+    disk.unlink(A_IDX)
+    found_at(disk, A_LOG, 0, "gap")
+    plan = repaired(disk)
+    ((low, high),) = losses_of(plan, "/a", "lost")
+    assert low == 0
+    raised(before, opened(disk), "/a", (low, high))
+
+
 def test_a_truncated_segment(disk: MovingDisk, before: Dump) -> None:
     truncate(disk, A_LOG, 100)
     found_at(disk, A_LOG, 100, "short")
@@ -194,7 +204,8 @@ def test_a_bit_flip_in_an_index_loses_nothing(disk: MovingDisk, before: Dump) ->
     assert any(f.path == A_IDX and f.kind == "entry" and f.position <= 200 for f in verified(disk))
     plan = repaired(disk)
     assert not losses_of(plan, "/a", "lost", "no longer served")
-    assert losses_of(plan, "/a", "unproven"), "it is said which bytes have no checksum left"
+    # It is said which bytes have no checksum left: those of the one record.
+    assert losses_of(plan, "/a", "unproven") == [(0, 80)]
     assert quarantined(disk, A_IDX) == original
     after = opened(disk)
     assert after["/a"][DATA] == before["/a"][DATA]
@@ -325,6 +336,24 @@ def test_several_lost_journal_frames_are_accepted_by_name(disk: MovingDisk, befo
     after = opened(disk)
     unchanged(before, after, "/a", "/j")
     assert after["/j"][DATA] == before["/j"][DATA][: -len(b'"late",\n')]  # type: ignore[index]
+
+
+def test_what_was_never_acknowledged_costs_no_history() -> None:
+    """Two records of one unsynced batch, the first torn: the second does not raise the floor."""
+    world = World()
+    world.create("/a")
+    world.append("/a", b"acknowledged")
+    state = world.engine.namespace.by_key["/a"]
+    first = Append(1, state.tail, 5, world.now_ms, 1, 1, [5])
+    second = Append(1, state.tail + 5, 6, world.now_ms, 2, 1, [6])
+    world.commit([(first, b"first"), (second, b"second")])
+    disk = moving(world.disk)
+    path = journal_path(disk)
+    flip(disk, path, disk.read(path).index(b"first"))
+    assert all(finding.harmless for finding in verified(disk))
+    plan = repaired(disk)
+    assert plan.losses == []
+    assert shown(opened(disk))["/a"].data == b"acknowledged"
 
 
 def test_a_lost_create_frame_leaves_a_stream_without_its_name() -> None:
