@@ -5,6 +5,8 @@ for evidence with holes: a record is taken at its word about where it starts, so
 is right even where the records before it are lost; and what is known about a producer only grows.
 """
 
+from functools import lru_cache
+
 import cbor2
 
 from durastreamd.model.records import (
@@ -21,6 +23,8 @@ from durastreamd.model.records import (
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.storage import format as fmt
 
+_PLAIN_BYTES_MAX = 64
+
 
 def record_of(frame: fmt.StoredFrame) -> Record | None:
     """Return the record of a frame, None if its header cannot be understood."""
@@ -29,6 +33,23 @@ def record_of(frame: fmt.StoredFrame) -> Record | None:
         return parse(place, frame.header)
     except UnreadableRecordError:
         return None
+
+
+@lru_cache(maxsize=4096)
+def plain(header: bytes) -> tuple[int, int] | None:
+    """Return the messages of an append without producers or the like, and their bytes.
+
+    -1 bytes where only their number is kept (JSON); None if it is no such append. Such headers are
+    few and come again and again.
+    """
+    if len(header) > _PLAIN_BYTES_MAX:
+        return None
+    record = record_of(fmt.StoredFrame(0, 0, 0, 0, 0, 0, 0, header, b""))
+    if not isinstance(record, Append) or record.closes or record.producers:
+        return None
+    if record.seq is not None:
+        return None
+    return record.count, -1 if record.lengths is None else sum(record.lengths)
 
 
 def state_of(header: bytes) -> tuple[Stream, Detail] | None:

@@ -64,7 +64,12 @@ def test_what_is_right_is_clean() -> None:
         ("order", [(CREATE, 2), (FIRST, 1)]),
         ("order", [(CREATE, 1), (CREATE, 2)]),
         ("order", [(FIRST, 1)]),
+        ("record", [(CREATE, 1), (Append(1, 0, 3, 1001, 0, 2, [1, 3]), 2)]),
         ("gap", [(CREATE, 1), (Append(1, 1, 2, 1001, 0, 1, [2]), 2)]),
+        ("gap", [(CREATE, 1), (FIRST, 2), (Append(1, 4, 0, 1001, 1, 0, []), 3)]),
+        ("order", [(CREATE, 1), (FIRST, 2), (Append(1, 3, 0, 1001, 0, 0, []), 3)]),
+        ("order", [(CREATE, 1), (FIRST, 2), (Append(1, 3, 0, 1001, 1, 0, []), 2)]),
+        ("order", [(CREATE, 1), (FIRST, 2), (Append(1, 3, 0, 900, 1, 0, []), 3)]),
         ("order", [(CREATE, 1), (Append(1, 0, 3, 999, 0, 1, [3]), 2)]),
         (
             "order",
