@@ -7,7 +7,7 @@ reported and the stream goes on from what the record says.
 from durastreamd.admin.findings import Finding
 from durastreamd.admin.folding import advance, begin, record_of
 from durastreamd.admin.scan import Head
-from durastreamd.admin.survey import Survey
+from durastreamd.admin.survey import NEVER, Survey
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Append, BucketChange, Create, Delete, Mark, Publish, Touch
 from durastreamd.model.stream_state import Stream
@@ -33,11 +33,13 @@ def take_census(found: Survey) -> Census:
     for claim in found.claims.values():
         census.streams[claim.stream.id] = Stream.from_row(claim.stream.row())
         census.names[claim.stream.key] = claim.stream.id
+    # Without a whole catalogue a record of an unknown stream says nothing but that.
     next_id = found.commit.next_id if found.commit is not None else 0
+    known_from = next_id if found.catalog_trusted else NEVER
     torn = found.torn_lsn
     for head in found.heads:
         if head.payload_ok and head.frame.lsn < torn:
-            _fold(census, head, next_id)
+            _fold(census, head, next_id, known_from)
     _check_names(census, found)
     return census
 
@@ -47,7 +49,7 @@ def _report(census: Census, head: Head, kind: str, detail: str, key: str = "") -
     census.findings.append(Finding(path, head.position, kind, detail, key))
 
 
-def _fold(census: Census, head: Head, next_id: int) -> None:
+def _fold(census: Census, head: Head, next_id: int, known_from: int) -> None:
     frame = head.frame
     record = record_of(frame)
     if record is None:
@@ -62,7 +64,7 @@ def _fold(census: Census, head: Head, next_id: int) -> None:
         if record.stream >= next_id:
             _create(census, record, frame.lsn)
         return
-    _fold_into(census, head, record, next_id)
+    _fold_into(census, head, record, known_from)
 
 
 def _create(census: Census, record: Create, lsn: int) -> None:
@@ -74,12 +76,12 @@ def _create(census: Census, record: Create, lsn: int) -> None:
 
 
 def _fold_into(
-    census: Census, head: Head, record: Append | Delete | Publish | Touch, next_id: int
+    census: Census, head: Head, record: Append | Delete | Publish | Touch, known_from: int
 ) -> None:
     frame = head.frame
     stream = census.streams.get(record.stream)
     if stream is None:
-        if record.stream >= next_id:
+        if record.stream >= known_from:
             _report(census, head, "order", f"frame {frame.lsn} is of a stream nobody created")
         return
     if frame.lsn <= stream.lsn:

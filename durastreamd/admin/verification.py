@@ -269,7 +269,9 @@ def _leftovers(found: Survey, census: Census, scope: Scope) -> Iterator[Finding]
         yield Finding(path, 0, "foreign", detail, harmless=True)
     if scope.live:
         return  # a server at work has files that no checkpoint knows yet
-    for path in [*found.leftovers, *orphans(found, census)]:
+    # A stream that a damaged catalogue does not know may be alive all the same.
+    unreferenced = orphans(found, census) if found.catalog_trusted else ()
+    for path in [*found.leftovers, *unreferenced]:
         yield Finding(path, 0, "orphan", "nothing refers to it", harmless=True)
     for path, key in _unplaced(found, census):
         detail = "a segment begun since the last checkpoint; the journal has it, too"
