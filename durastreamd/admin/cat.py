@@ -118,26 +118,33 @@ class _Source:
         self._view = view
         self._args = args
         self._console = console
+        self._again: Opened | None = None
 
     def pieces(self, start: int, stop: int) -> Iterator[bytes]:
         """Yield the bytes from ``start`` to ``stop``."""
         failed_at = -1
-        while start < stop:
-            end = min(start + PIECE_BYTES, stop)
-            try:
-                piece = self._view.read(start, end)
-            except CorruptDataError:
-                if not self._found.running or failed_at == start:
-                    raise
-                failed_at = start
-                self._look_again(start)
-                continue
-            yield piece
-            start = end
+        try:
+            while start < stop:
+                end = min(start + PIECE_BYTES, stop)
+                try:
+                    piece = self._view.read(start, end)
+                except CorruptDataError:
+                    if not self._found.running or failed_at == start:
+                        raise
+                    failed_at = start
+                    self._look_again(start)
+                    continue
+                yield piece
+                start = end
+        finally:
+            if self._again is not None:
+                self._again.release()
 
     def _look_again(self, position: int) -> None:
         """A checkpoint may have moved or removed a file since we looked."""
-        found = look(self._found.disk, self._args, self._console)
+        if self._again is not None:
+            self._again.release()
+        found = self._again = look(self._found.disk, self._args, self._console)
         stream = found.namespace.by_id.get(self._stream.id)
         if stream is None or position < stream.floor:
             text = f"the stream was deleted or cut short at {offsets.mint(position)} while read"

@@ -6,6 +6,7 @@ Every command is a ``Command`` in a module of its own; this module only knows th
 import argparse
 import os
 import sys
+import traceback
 from typing import NoReturn
 
 from durastreamd import __version__
@@ -14,6 +15,7 @@ from durastreamd.admin.command import (
     BROKEN_PIPE,
     CONFIG,
     CORRUPT,
+    INTERNAL,
     INTERRUPTED,
     IO_ERROR,
     LOCKED,
@@ -133,6 +135,10 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     except tuple(kind for kind, _ in STATUSES) as exc:
         console.note(str(exc))
         return next(status for kind, status in STATUSES if isinstance(exc, kind))
+    except Exception:  # noqa: BLE001  # a bug: Python's own status would mean something else
+        traceback.print_exc(file=console.err)
+        console.note("this is an error in dsadmin; please report it with the lines above")
+        return INTERNAL
 
 
 def _give_up_output(console: Console) -> None:

@@ -90,9 +90,10 @@ class Console:
 
         Without --color rich itself honours NO_COLOR.
         """
+        forced = self.color == "always" or (stderr and self.progress == "always")
         return RichConsole(
             file=self.err if stderr else self.out,
-            force_terminal=True if self.color == "always" else None,
+            force_terminal=True if forced else None,
             no_color={"always": False, "never": True}.get(self.color),
             highlight=False,
             soft_wrap=True,

@@ -75,11 +75,14 @@ class Look:
 
 
 def rate(before: Look | None, now: Look, *names: str) -> float | None:
-    """Return how much a counter grew per second; None where it is absent or began anew."""
+    """Return how much a counter grew per second; None where it is absent or began anew.
+
+    One that was absent before began at nothing: labels appear with their first event.
+    """
     value = now.total(*names)
-    earlier = before.total(*names) if before is not None else None
-    if value is None or earlier is None or before is None or now.at_s <= before.at_s:
+    if value is None or before is None or now.at_s <= before.at_s:
         return None
+    earlier = before.total(*names) or 0.0
     return (value - earlier) / (now.at_s - before.at_s) if value >= earlier else None
 
 

@@ -51,6 +51,12 @@ class Opened(NamedTuple):
         """Every stream and bucket."""
         return self.engine.namespace
 
+    def release(self) -> None:
+        """Give every file back."""
+        self.engine.release()
+        if isinstance(self.engine.disk, OverlayDisk):
+            self.engine.disk.release_base()
+
 
 class _Notes(logging.Handler):
     """Keeps what recovery logs, so that only the look that counts is told of."""
@@ -91,7 +97,7 @@ def opened(args: argparse.Namespace, console: Console) -> Iterator[Opened]:
     try:
         yield found
     finally:
-        found.engine.release()
+        found.release()
 
 
 def look(disk: RealDisk, args: argparse.Namespace, console: Console) -> Opened:
@@ -112,7 +118,7 @@ def look(disk: RealDisk, args: argparse.Namespace, console: Console) -> Opened:
         if last or not found.report.damaged or not notes.lines:
             break
         # A stream whose files went while we looked is taken for damaged, too.
-        found.engine.release()
+        found.release()
         time.sleep(LOOK_AGAIN_S)
     if not running:  # beside a daemon a torn end is a batch on its way
         for line in notes.lines:
@@ -124,7 +130,12 @@ def _look(disk: RealDisk, args: argparse.Namespace, *, running: bool) -> Opened:
     moment = now_ms()
     rows = catalog.load(disk, datadir.read_identity(disk).uuid).rows
     stored = {row[1][0]: log.Placement(*row[2]) for row in rows if row[0] == cp.STREAM}  # type: ignore[index,misc]
-    engine, report = open_engine(OverlayDisk(disk), options_of(args), lambda: b"", moment)
+    overlay = OverlayDisk(disk)
+    try:
+        engine, report = open_engine(overlay, options_of(args), lambda: b"", moment)
+    except BaseException:
+        overlay.release_base()
+        raise
     return Opened(disk, engine, report, running, stored, moment)
 
 

@@ -77,11 +77,12 @@ class _Follower:
         head.hang_up()
         if self._mode == "auto":
             text = not is_json(self._kind) and not needs_base64(self._kind)
-            self._mode = "long-poll" if text or self._once else "sse"
+            self._mode = "long-poll" if text else "sse"
         ended = False
         while not ended:
             try:
-                ended = self._poll() if self._mode == "long-poll" else self._listen()
+                events = self._mode == "sse" and not self._once
+                ended = self._listen() if events else self._poll()
             except (net.TryAgainError, OSError, http.client.HTTPException) as exc:
                 self._wait(exc)
 
@@ -118,13 +119,18 @@ class _Follower:
     def _listen(self) -> bool:
         answer = self._client.ask("GET", self._client.target.path, self._query())
         encoded = answer.header("Stream-SSE-Data-Encoding") == "base64"
+        came = False
         try:
-            for piece, up_to_date in pieces(answer.response, encoded=encoded):
+            for piece in pieces(answer.response, encoded=encoded):
+                came = True
                 self._take(piece)
-                if piece.closed or (self._once and up_to_date):
+                if piece.closed:
                     return True
         finally:
             answer.hang_up()
+        if not came:
+            text = f"{self._client.target} sent no events"
+            raise net.TryAgainError(text)
         return False
 
     def _take(self, piece: Piece) -> None:
@@ -156,22 +162,21 @@ class _Follower:
             console.record({"next_offset": piece.next_offset, "text": text})
 
 
-def pieces(response: http.client.HTTPResponse, *, encoded: bool) -> Iterator[tuple[Piece, bool]]:
-    """Yield what events bring, each piece once its control event is there, and "up to date"."""
+def pieces(response: http.client.HTTPResponse, *, encoded: bool) -> Iterator[Piece]:
+    """Yield what events bring, each piece once its control event is there."""
     held: list[bytes] = []
     for event, data in events(response):
         if event == "data":
             held.append(base64.b64decode(data) if encoded else data)
         elif event == "control":
             control = json.loads(data)
-            piece = Piece(
+            yield Piece(
                 b"".join(held),
                 control["streamNextOffset"],
                 control.get("streamClosed", False),
                 control.get("streamCursor", ""),
             )
             held = []
-            yield piece, control.get("upToDate", False)
 
 
 def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, bytes]]:
@@ -179,8 +184,6 @@ def events(response: http.client.HTTPResponse) -> Iterator[tuple[str, bytes]]:
     event = ""
     lines: list[bytes] = []
     while line := response.readline():
-        if not line.endswith(b"\n"):
-            return
         line = line.rstrip(b"\r\n")
         if not line:
             if event or lines:

@@ -124,13 +124,20 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _figures(client: net.Client, interval_s: float) -> Iterator[Figures]:
-    """Yield the figures of one look after the other; the first has no rates."""
+    """Yield the figures of one look after the other; the first has no rates.
+
+    A server that was there once may be on its way back, so its absence is a figure, too.
+    """
+    seen = _look(client)
     before: Look | None = None
     while True:
-        seen = _look(client)
         yield figures_of(before, seen.look, seen.health)
         before = seen.look
         time.sleep(interval_s)
+        try:
+            seen = _look(client)
+        except net.TryAgainError as exc:
+            seen = _Seen(None, {"status": str(exc)})
 
 
 def _look(client: net.Client) -> _Seen:

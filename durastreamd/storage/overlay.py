@@ -173,3 +173,7 @@ class OverlayDisk:
     def lock(self, path: str) -> int:
         """Return a handle without locking: nobody is disturbed by a reader."""
         return self.open(path)
+
+    def release_base(self) -> None:
+        """Give back the files below that are kept open; what is read again is opened again."""
+        self._handles.release()

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +16,14 @@ from tests.support.daemon import Daemon
 
 JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"
 
+ROUNDS = 60  # of appends to each stream
+
 # Small files, so that a test's data has several segments and checkpoints come while it is written.
 SMALL = {"engine.segment_bytes_max": 3000, "engine.journal_bytes_max": 30_000}
+
+
+# As a shell starts it: with output buffered unless the program does something about it.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
 
 
 class Result(NamedTuple):
@@ -94,13 +101,13 @@ def fill(daemon: Daemon) -> None:
         put(log, b"", content_type=TEXT)
         put(blob, bytes(range(256)), content_type=BYTES)
         kept = ""
-        for n in range(120):
-            body = b'[{"n": %d, "long": "%s"}, %d]' % (n, b"x" * 60, n)
+        for n in range(ROUNDS):
+            body = b'[{"n": %d, "long": "%s"}, %d]' % (n, b"x" * 130, n)
             ids = {"Producer_Id": "p 1", "Producer_Epoch": "0", "Producer_Seq": str(n)}
             middle = post(orders, body, JSON, **ids)
             cut = post(log, b"line %d\r\n" % n, TEXT)
-            post(blob, bytes([n]) * 50, BYTES)
-            if n == 60:
+            post(blob, bytes([n]) * 100, BYTES)
+            if n == ROUNDS // 2:
                 put("/v1/stream/fork", Stream_Forked_From=orders, Stream_Fork_Offset=middle)
                 put("/v1/stream/cut", b"", content_type=TEXT)
                 kept = cut

@@ -6,30 +6,37 @@ from types import TracebackType
 from typing import Self
 
 Page = tuple[int, str, bytes]
+MISSING: Page = (404, "text/plain", b"")
 
 
 class Pages:
-    """Serves ``answers`` by path, which may be changed meanwhile; keeps the tokens it was sent."""
+    """Serves ``answers`` by path, one after the other and the last for ever.
 
-    def __init__(self, answers: dict[str, Page]) -> None:
+    Keeps the tokens it was sent and the addresses it was asked for.
+    """
+
+    def __init__(self, answers: dict[str, list[Page]]) -> None:
         self.answers = answers
+        self.asked: list[str] = []
         self.tokens: list[str | None] = []
         pages = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 pages.tokens.append(self.headers.get("Authorization"))
-                status, kind, body = pages.answers.get(
-                    self.path.partition("?")[0], (404, "text/plain", b"")
-                )
+                left = pages.answers.get(self.path.partition("?")[0], [MISSING])
+                reading = self.command == "GET"
+                status, kind, body = left.pop(0) if reading and len(left) > 1 else left[0]
+                if reading:
+                    pages.asked.append(self.path)
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                if self.command != "HEAD":
+                if reading:
                     self.wfile.write(body)
 
-            do_HEAD = do_GET
+            do_HEAD = do_GET  # noqa: N815  # the name http.server looks for
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 del format, args

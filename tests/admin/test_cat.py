@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -10,8 +11,11 @@ import httpx
 import pytest
 
 from durastreamd.admin.command import CORRUPT, NO_INPUT, USAGE
+from durastreamd.engine.view import View
+from durastreamd.errors import CorruptDataError
 from durastreamd.protocol.offsets import mint
-from tests.admin.harness import JSON, SMALL, run, tree, whole
+from durastreamd.storage.disk import RealDisk
+from tests.admin.harness import JSON, ROUNDS, SMALL, run, tree, whole
 from tests.support.daemon import Daemon
 
 NAMES = ("orders/1", "blob", "fork", "part", "cut", "none")
@@ -28,8 +32,8 @@ def test_it_is_what_a_client_gets_beside_the_daemon(daemon: Daemon, name: str) -
 def test_it_is_what_a_client_gets_from_any_message_on(daemon: Daemon) -> None:
     url, data = daemon.stream("orders/1"), daemon.home / "data"
     listed = run("--data-dir", data, "cat", "orders/1", "--json").records
-    assert len(listed) == 241
-    for message in listed[::40]:
+    assert len(listed) == 1 + 2 * ROUNDS
+    for message in listed[::25]:
         start = str(message["offset"])
         assert run("--data-dir", data, "cat", "orders/1", "--from", start).out == whole(url, start)
     low, high = str(listed[3]["offset"]), str(listed[5]["offset"])
@@ -100,6 +104,33 @@ def test_a_piece_border_inside_a_separator_does_not_show(
         monkeypatch.setattr("durastreamd.admin.cat.PIECE_BYTES", size)
         assert run("--data-dir", original, "cat", "orders/1").out == whole_array
         assert run("--data-dir", original, "cat", "orders/1", "--lines").out == lines
+
+
+def test_a_file_that_goes_while_it_is_read_is_found_again(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_array = run("--data-dir", data, "cat", "orders/1").out
+    monkeypatch.setattr("durastreamd.admin.cat.PIECE_BYTES", 1000)
+    real, failing = View.read, [3, 4, 9]
+
+    def read(self: View, start: int, end: int) -> bytes:
+        failing[:] = [left - 1 for left in failing]
+        if 0 in failing:
+            raise CorruptDataError(self.__class__.__name__, start, "the file is missing")
+        return real(self, start, end)
+
+    disk = RealDisk(str(data))
+    held = disk.lock("DURASTREAMD")
+    open_before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(View, "read", read)
+    twice = run("--data-dir", data, "cat", "orders/1")  # the same place again: damage
+    assert twice.status == CORRUPT
+    failing[:] = [3, 9]
+    assert run("--data-dir", data, "cat", "orders/1").out == whole_array
+    assert len(os.listdir("/proc/self/fd")) <= open_before
+    disk.release(held)
+    failing[:] = [3]
+    assert run("--data-dir", data, "cat", "orders/1").status == CORRUPT
 
 
 def test_a_damaged_snapshot_and_a_missing_segment_are_named(data: Path) -> None:

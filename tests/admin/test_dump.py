@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from durastreamd.admin.diagnostic import diagnostic
+from durastreamd.engine.opening import open_engine
+from durastreamd.engine.options import EngineOptions
 from durastreamd.storage import format as fmt
-from tests.admin.harness import run
-from tests.golden.test_golden import HERE as GOLDEN
+from durastreamd.storage.disk import RealDisk
+from tests.admin.harness import ROUNDS, run
+from tests.golden.test_golden import HERE as GOLDEN, NOW
 
 V1 = GOLDEN / "v1"
 JOURNAL = "journal/0000000000000003.jnl"
@@ -86,7 +89,18 @@ def test_the_whole_of_a_stream_is_dumped_once(original: Path) -> None:
     assert {r["verdict"] for r in found} == {"ok"}
     ends = [int(str(r["offset"])) + int(str(r["length"])) for r in records]
     assert [int(str(r["offset"])) for r in records] == [0, *ends[:-1]]
-    assert sum(int(str(r["messages"])) for r in records) == 241
+    assert sum(int(str(r["messages"])) for r in records) == 1 + 2 * ROUNDS
+
+
+def test_what_index_and_journal_both_have_is_dumped_once(tmp_path: Path) -> None:
+    """A crash after a checkpoint's commit leaves the journal that it covers."""
+    data = damaged(tmp_path, JOURNAL, lambda _: None)
+    engine, _ = open_engine(RealDisk(str(data)), EngineOptions(), lambda: b"", NOW)
+    engine.release()
+    (data / JOURNAL).write_bytes((V1 / JOURNAL).read_bytes())
+    found = run("--data-dir", data, "dump", "orders", "--json").records
+    assert [r.get("lsn") for r in found] == [None, 2, 3, 16]
+    assert " lsn=16 " in run("--data-dir", data, "dump").text
 
 
 @pytest.mark.parametrize("path", [JOURNAL, CATALOG, INDEX, SEGMENT, "DURASTREAMD"])

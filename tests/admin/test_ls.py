@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from durastreamd.admin.command import NO_INPUT
-from tests.admin.harness import run
+from tests.admin.harness import ROUNDS, run
 from tests.support.daemon import Daemon
 
 ALL = [
@@ -96,7 +96,7 @@ def test_a_terminal_gets_colours_and_a_total(original: Path) -> None:
 
 def test_info_tells_of_segments_producers_forks_and_snapshots(original: Path) -> None:
     (orders,) = run("--data-dir", original, "info", "orders/1", "--json").records
-    assert orders["producers"] == [{"id": "p 1", "epoch": 0, "seq": 119}]
+    assert orders["producers"] == [{"id": "p 1", "epoch": 0, "seq": ROUNDS - 1}]
     (fork,) = orders["forks"]  # type: ignore[misc]
     assert fork["name"] == "/fork"  # type: ignore[has-type]
     segments = orders["segments"]
@@ -105,7 +105,7 @@ def test_info_tells_of_segments_producers_forks_and_snapshots(original: Path) ->
     assert [s["next_offset"] for s in segments[:-1]] == [s["offset"] for s in segments[1:]]
     journal = orders["journal"]
     assert isinstance(journal, dict)
-    assert sum(s["records"] for s in segments) + journal["records"] == 121
+    assert sum(s["records"] for s in segments) + journal["records"] == 1 + ROUNDS
     assert sum(s["bytes"] for s in segments) + journal["bytes"] == orders["bytes"]
     (copy,) = run("--data-dir", original, "info", "/v1/stream/fork", "--json").records
     assert copy["fork_of"] == {

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -14,8 +16,12 @@ import httpx
 import pytest
 
 from durastreamd.admin.command import INTERRUPTED, NO_INPUT, REFUSED, UNAVAILABLE, USAGE
-from tests.admin.harness import BYTES, JSON, TEXT, Result, run
+from tests.admin.harness import BYTES, ENVIRONMENT, JSON, TEXT, Result, run
+from tests.admin.pages import Pages
 from tests.support.daemon import Daemon
+
+# One client for all, which keeps no connection: servers come and go here.
+http = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +50,12 @@ class Tail(threading.Thread):
 
 
 def make(url: str, kind: str) -> None:
-    httpx.put(url, headers={"Content-Type": kind}).raise_for_status()
+    http.put(url, headers={"Content-Type": kind}).raise_for_status()
 
 
 def append(url: str, kind: str, body: bytes, *, closes: bool = False) -> None:
     headers = {"Content-Type": kind} | ({"Stream-Closed": "true"} if closes else {})
-    httpx.post(url, content=body, headers=headers).raise_for_status()
+    http.post(url, content=body, headers=headers).raise_for_status()
 
 
 @pytest.mark.parametrize("mode", ["auto", "sse", "long-poll"])
@@ -86,7 +92,7 @@ def test_it_begins_now_or_where_it_is_told(server: Daemon) -> None:
     url = server.stream("begin")
     make(url, JSON)
     append(url, JSON, b"[1, 2]")
-    middle = httpx.head(url).headers["Stream-Next-Offset"]
+    middle = http.head(url).headers["Stream-Next-Offset"]
     assert run("tail", url, "--no-follow").out == b""
     append(url, JSON, b"3")
     assert run("tail", url, "--no-follow", "--from", middle).out == b"3\n"
@@ -102,7 +108,7 @@ def test_records_say_where_to_go_on(server: Daemon) -> None:
         url = server.stream(f"records-{kind.replace('/', '-')}")
         make(url, kind)
         append(url, kind, body)
-        offset = httpx.head(url).headers["Stream-Next-Offset"]
+        offset = http.head(url).headers["Stream-Next-Offset"]
         (record,) = run("tail", url, "--from", "-1", "--no-follow", "--json").records
         assert record == {"next_offset": offset, **member}
 
@@ -112,13 +118,13 @@ def test_a_restart_in_between_loses_and_repeats_nothing(tmp_path: Path) -> None:
         url = daemon.stream("numbers")
         make(url, JSON)
         tail = Tail(url, "--from", "-1")
-        for n in range(60):
-            append(url, JSON, b"%d" % n, closes=n == 59)
-            if n in (20, 40):
+        for n in range(30):
+            append(url, JSON, b"%d" % n, closes=n == 29)
+            if n == 15:
                 daemon.kill9()
                 daemon.restart()
         found = tail.ended()
-    assert [json.loads(line) for line in found.lines] == list(range(60))
+    assert [json.loads(line) for line in found.lines] == list(range(30))
     assert "trying again from 00" in found.err
 
 
@@ -131,8 +137,8 @@ def test_each_reason_to_give_up_has_its_status(server: Daemon) -> None:
     assert run("tail", "ftp://x/y").status == USAGE
     make(server.stream("folded"), TEXT)
     append(server.stream("folded"), TEXT, b"abc")
-    place = httpx.head(server.stream("folded")).headers["Stream-Next-Offset"]
-    httpx.put(f"{server.stream('folded')}/snapshot/{place}", content=b"x").raise_for_status()
+    place = http.head(server.stream("folded")).headers["Stream-Next-Offset"]
+    http.put(f"{server.stream('folded')}/snapshot/{place}", content=b"x").raise_for_status()
     folded = run("tail", server.stream("folded"), "--from", "-1")
     assert (folded.status, f"--from {place} reads on" in folded.err) == (NO_INPUT, True)
 
@@ -150,23 +156,16 @@ def test_names_are_found_beside_stream_url(server: Daemon, monkeypatch: pytest.M
 def test_a_certificate_is_checked(tmp_path: Path) -> None:
     with Daemon(tmp_path, tls=True) as daemon:
         authority = daemon.certificates.authority if daemon.certificates else Path()
-        httpx.put(daemon.stream("x"), content=b"x", verify=_trusting(authority)).raise_for_status()
+        trust = ssl.create_default_context(cafile=authority)
+        httpx.put(daemon.stream("x"), content=b"x", verify=trust).raise_for_status()
         url = daemon.stream("x")
         trusted = run("tail", url, "--from", "-1", "--no-follow", "--cacert", authority)
         assert trusted.out == b"x"
         assert run("tail", url, "--no-follow").status == UNAVAILABLE
 
 
-def _trusting(authority: Path) -> "object":
-    import ssl
-
-    return ssl.create_default_context(cafile=str(authority))
-
-
 def test_the_token_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.admin.pages import Pages
-
-    with Pages({"/s": (401, "text/plain", b"no")}) as pages:
+    with Pages({"/s": [(401, "text/plain", b"no")]}) as pages:
         assert run("tail", f"{pages.url}/s").status == REFUSED
         monkeypatch.setenv("STREAM_AUTH", "secret")
         refused = run("tail", f"{pages.url}/s")
@@ -177,12 +176,32 @@ def test_the_token_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -
     assert "secret" not in refused.err
 
 
+def test_what_was_cut_off_before_its_offset_came_is_not_written_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("durastreamd.admin.tail.RETRY_S_MIN", 0.001)
+    control = b'event: control\ndata:{"streamNextOffset":"%s"%s}\n\n'
+    first = b"event: data\ndata:[1]\n\n" + control % (b"0000000000000003", b"")
+    second = b"event: data\ndata:[2]\n\n"
+    end = second + control % (b"0000000000000006", b',"streamClosed":true')
+    bodies = [first + second, first[:-9], b"", end]
+    answers = [(200, JSON, body) for body in bodies]
+    with Pages({"/s": answers}) as pages:
+        found = run("tail", f"{pages.url}/s", "--from", "-1", "--mode", "sse")
+        offsets = [re.search(r"offset=([^&]+)", path)[1] for path in pages.asked]  # type: ignore[index]
+    assert (found.status, found.lines) == (0, ["1", "2"])
+    assert offsets == ["-1", *["0000000000000003"] * 3]
+
+
 def test_an_interrupt_ends_it_without_a_traceback(server: Daemon) -> None:
     make(server.stream("quiet"), TEXT)
     append(server.stream("quiet"), TEXT, b"seen\n")
     command = [sys.executable, "-m", "durastreamd.admin.cli", "tail", "--from", "-1"]
     with subprocess.Popen(
-        [*command, server.stream("quiet")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, server.stream("quiet")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"seen\n"  # written at once, though to a pipe

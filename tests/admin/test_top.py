@@ -6,7 +6,7 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from durastreamd.admin import top
+from durastreamd.admin import client as net, top
 from durastreamd.admin.command import NO_INPUT, UNAVAILABLE, USAGE
 from durastreamd.admin.metrics import Look, parse, quantile, rate
 from tests.admin.harness import run
@@ -44,7 +44,10 @@ def test_rates_are_growth_per_second_over_all_labels() -> None:
     after = server.look(104.0)
     assert rate(before, after, "durastreamd_append_requests_total") == 10.0
     assert rate(None, after, "durastreamd_append_requests_total") is None
-    assert rate(after, before, "durastreamd_append_requests_total") is None
+    assert rate(after, Server().look(105.0), "durastreamd_append_requests_total") is None
+    restarted = Server()
+    restarted.appends.labels("200").inc(2)
+    assert rate(after, restarted.look(105.0), "durastreamd_append_requests_total") is None
     assert rate(before, after, "absent", "durastreamd_append_requests_total") == 10.0
 
 
@@ -89,12 +92,12 @@ def test_figures_of_a_look_are_put_together() -> None:
     assert "read_bytes_per_s" not in found
 
 
-def pages(metrics: bytes | None, health: bytes | None) -> dict[str, Page]:
-    found: dict[str, Page] = {}
+def pages(metrics: bytes | None, health: bytes | None) -> dict[str, list[Page]]:
+    found: dict[str, list[Page]] = {}
     if metrics is not None:
-        found["/-/metrics"] = (200, "text/plain", metrics)
+        found["/-/metrics"] = [(200, "text/plain", metrics)]
     if health is not None:
-        found["/-/healthz"] = (200, "application/json", health)
+        found["/-/healthz"] = [(200, "application/json", health)]
     return found
 
 
@@ -113,6 +116,17 @@ def test_either_page_will_do(metrics: bytes | None, health: bytes | None) -> Non
     assert record["status"] == "ok"
     assert ("followers" in record) == (health is not None and health.startswith(b"{"))
     assert (record.get("appends_per_s") == 0) == (metrics is not None)
+
+
+def test_a_server_that_goes_is_waited_for() -> None:
+    busy = (503, "text/plain", b"")
+    health = (200, "application/json", b'{"status": "ok"}')
+    with Pages({"/-/healthz": [health, busy, health]}) as server:
+        client = net.Client(net.target_of(server.url), None)
+        seen = top._figures(client, 0.001)
+        states = [str(next(seen)["status"]) for _ in range(3)]
+    assert states[0] == states[2] == "ok"
+    assert "503" in states[1]
 
 
 def test_a_real_server_is_shown(daemon: Daemon) -> None:
