@@ -2,7 +2,9 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 from durastreamd.admin.console import Console
@@ -23,6 +25,7 @@ def cores() -> int:
 def _begin(root: str) -> None:
     global _disk  # a worker process has one data directory
     _disk = RealDisk(root)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, and ends us
 
 
 def _check(tasks: list[SegmentTask]) -> list[SegmentReport]:
@@ -30,13 +33,19 @@ def _check(tasks: list[SegmentTask]) -> list[SegmentReport]:
     return [check_segment(_disk, task) for task in tasks]
 
 
+def _pool(root: str, jobs: int) -> ProcessPoolExecutor:
+    """Return a pool whose processes are there: forked before anything here starts a thread."""
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(root,))
+    pool.submit(_check, []).result()
+    return pool
+
+
 @contextmanager
 def running(root: str, jobs: int, console: Console, what: str) -> Iterator[Runner]:
     """Lend a runner with that many processes, which shows how far it has come."""
     disk = RealDisk(root)
-    # Forked before anything starts a thread.
-    context = multiprocessing.get_context("fork")
-    pool = context.Pool(jobs, _begin, (root,)) if jobs > 1 else None
+    pool = _pool(root, jobs) if jobs > 1 else None
 
     def run(tasks: list[SegmentTask]) -> Iterator[tuple[SegmentTask, SegmentReport]]:
         size = max(1, min(_CHUNK_TASKS_MAX, len(tasks) // (jobs * 8)))
@@ -47,7 +56,7 @@ def running(root: str, jobs: int, console: Console, what: str) -> Iterator[Runne
             if pool is None:
                 results = ([check_segment(disk, task) for task in chunk] for chunk in chunks)
             else:
-                results = pool.imap(_check, chunks)
+                results = pool.map(_check, chunks)
             for chunk, reports in zip(chunks, results, strict=True):
                 for task, report in zip(chunk, reports, strict=True):
                     yield task, report
@@ -57,8 +66,7 @@ def running(root: str, jobs: int, console: Console, what: str) -> Iterator[Runne
         yield run
     finally:
         if pool is not None:
-            pool.terminate()
-            pool.join()
+            pool.shutdown(cancel_futures=True)
 
 
 def _bytes_of(disk: RealDisk, task: SegmentTask) -> int:
