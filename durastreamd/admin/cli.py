@@ -16,11 +16,14 @@ from durastreamd.admin import (
     decode_offset,
     dump,
     exporting,
+    gc,
     importing,
     info,
     ls,
+    repair,
     tail,
     top,
+    verify,
 )
 from durastreamd.admin.command import (
     BROKEN_PIPE,
@@ -51,12 +54,16 @@ COMMANDS: tuple[Command, ...] = (
     cat.COMMAND,
     dump.COMMAND,
     decode_offset.COMMAND,
-    tail.COMMAND,
-    top.COMMAND,
+    verify.COMMAND,
+    repair.REPAIR,
+    repair.REINDEX,
+    gc.COMMAND,
     exporting.COMMAND,
     importing.COMMAND,
     backup.BACKUP,
     backup.RESTORE,
+    tail.COMMAND,
+    top.COMMAND,
 )
 
 # By the first kind that fits.

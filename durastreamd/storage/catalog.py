@@ -64,6 +64,28 @@ def _file_seed(uuid: bytes, number: int) -> int:
     return seed("catalog", uuid, number)
 
 
+def encode_file(
+    uuid: bytes, number: int, checkpoint: int, rows: Iterable[Row], commit: Commit
+) -> bytes:
+    """Return a whole catalogue file of one checkpoint, the one after ``checkpoint``."""
+    header = _file_header(uuid, number)
+    base = _file_seed(uuid, number)
+    return header + _encode(base, len(header), checkpoint + 1, list(encode_rows(rows)), commit)
+
+
+def _encode(
+    base: int, position: int, checkpoint: int, bodies: list[bytes], commit: Commit
+) -> bytes:
+    parts = []
+    tagged = [(fmt.ROWS_MAGIC, body) for body in bodies]
+    tagged.append((fmt.COMMIT_MAGIC, cbor2.dumps(list(commit))))
+    for magic, body in tagged:
+        part = _frame(magic, checkpoint, body, base, position)
+        parts.append(part)
+        position += len(part)
+    return b"".join(parts)
+
+
 def encode_rows(rows: Iterable[Row]) -> Iterator[bytes]:
     """Yield bodies of ROWS frames; encoding is the costly part and may be done in slices."""
     slab: list[Row] = []
@@ -95,15 +117,7 @@ class CatalogWriter:
 
     def _encode(self, number: int, position: int, bodies: list[bytes], commit: Commit) -> bytes:
         base = _file_seed(self._uuid, number)
-        checkpoint = self.checkpoint + 1
-        parts = []
-        tagged = [(fmt.ROWS_MAGIC, body) for body in bodies]
-        tagged.append((fmt.COMMIT_MAGIC, cbor2.dumps(list(commit))))
-        for magic, body in tagged:
-            part = _frame(magic, checkpoint, body, base, position)
-            parts.append(part)
-            position += len(part)
-        return b"".join(parts)
+        return _encode(base, position, self.checkpoint + 1, bodies, commit)
 
     def append(self, bodies: list[bytes], commit: Commit) -> None:
         """Add a checkpoint and make it durable; on WriteFailedError nothing has changed."""

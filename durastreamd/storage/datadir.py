@@ -25,7 +25,8 @@ class Identity(NamedTuple):
     version: int
 
 
-def _text(uuid: bytes) -> str:
+def text_of(uuid: bytes) -> str:
+    """Return what the identity file of a directory holds."""
     body = f"durastreamd\nformat {fmt.FORMAT_VERSION}\nuuid {uuid.hex()}\n"
     return f"{body}sum {digest(body.encode(), 0):016x}\n"
 
@@ -58,7 +59,7 @@ def make_folders(disk: Disk) -> None:
 
 def write_identity(disk: Disk, uuid: bytes) -> None:
     """Make the directory ours, for good: the last step of making one."""
-    write_new_file(disk, _DRAFT, _text(uuid).encode())
+    write_new_file(disk, _DRAFT, text_of(uuid).encode())
     disk.rename(_DRAFT, fmt.IDENTITY_FILE)
     disk.sync_directory("")
 
@@ -88,4 +89,4 @@ def read_identity(disk: Disk) -> Identity:
 
 def _matching(match: re.Match[str]) -> str:
     """Return the text this version would have written for the same uuid."""
-    return _text(bytes.fromhex(match[2]))
+    return text_of(bytes.fromhex(match[2]))

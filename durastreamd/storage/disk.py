@@ -276,6 +276,14 @@ class RealDisk:
             raise DirectoryLockedError(reason) from exc
         return handle
 
+    def pread_into(self, handle: int, buffer: memoryview, position: int) -> int:
+        """Read into a buffer that is used again and again; return how much there was."""
+        return os.preadv(handle, [buffer], position)
+
+    def is_directory(self, path: str) -> bool:
+        """Tell whether a name is a directory's."""
+        return os.path.isdir(self._path(path))
+
     def locked(self, path: str) -> bool:
         """Tell whether another process has a file locked.
 

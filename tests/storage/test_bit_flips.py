@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
+from durastreamd.admin.verification import Scope, in_turn, verify
 from durastreamd.errors import CorruptDataError, DataDirectoryError
 from durastreamd.model.records import Mark
-from durastreamd.storage.verify import verify_files
 from tests.support.sim_disk import SimDisk
 from tests.support.world import Dump, World, dump, start
 
@@ -95,15 +95,14 @@ def test_no_bit_of_segments_and_indexes_flips_unnoticed(world: World, suffix: st
     world.checkpoint()
     world.append("/a", b"second", seq="1")
     world.checkpoint()
-    stream = world.engine.namespace.by_key["/a"]
-    place = world.engine.placements[stream.id]
-    assert not list(verify_files(world.disk, stream.id, place))
+    scope = Scope(deep=True)
+    assert not verify(world.disk, scope, in_turn(world.disk))
     paths = [path for path in world.disk.files() if path.endswith(suffix) and "0001/" in path]
     assert len(paths) == 2
     for path in paths:
         for bit in bits(world.disk, path):
             twin = flipped(world.disk, path, bit)
-            findings = list(verify_files(twin, stream.id, place))
+            findings = verify(twin, scope, in_turn(twin))
             assert findings, f"{path} bit {bit}"
             assert any(finding.path == path for finding in findings)
 

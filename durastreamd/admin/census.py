@@ -1,0 +1,180 @@
+"""The streams and buckets a data directory has by now: the catalogue's, and what the journal added.
+
+Folded without the server's engine, and without its assertions: a record that does not fit is
+reported and the stream goes on from what the record says.
+"""
+
+from durastreamd.admin.findings import Finding
+from durastreamd.admin.folding import advance, begin, record_of
+from durastreamd.admin.scan import Head
+from durastreamd.admin.survey import NEVER, Survey
+from durastreamd.model.namespace import bucket_of
+from durastreamd.model.records import Append, BucketChange, Create, Delete, Mark, Publish, Touch
+from durastreamd.model.stream_state import Stream
+from durastreamd.storage import format as fmt
+
+Ranges = list[tuple[int, int]]
+
+
+class Census:
+    """Every stream by id, and who forked whom."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, Stream] = {}
+        self.names: dict[str, int] = {}
+        self.buckets: set[str] = set()
+        self.findings: list[Finding] = []
+
+
+def take_census(found: Survey) -> Census:
+    """Count the streams."""
+    census = Census()
+    census.buckets = set(found.buckets)
+    for claim in found.claims.values():
+        census.streams[claim.stream.id] = Stream.from_row(claim.stream.row())
+        census.names[claim.stream.key] = claim.stream.id
+    # Without a whole catalogue a record of an unknown stream says nothing but that.
+    next_id = found.commit.next_id if found.commit is not None else 0
+    known_from = next_id if found.catalog_trusted else NEVER
+    torn = found.torn_lsn
+    for head in found.heads:
+        if head.payload_ok and head.frame.lsn < torn:
+            _fold(census, head, next_id, known_from)
+    _check_names(census, found)
+    return census
+
+
+def _report(census: Census, head: Head, kind: str, detail: str, key: str = "") -> None:
+    path = fmt.journal_path(head.number)
+    census.findings.append(Finding(path, head.position, kind, detail, key))
+
+
+def _fold(census: Census, head: Head, next_id: int, known_from: int) -> None:
+    frame = head.frame
+    record = record_of(frame)
+    if record is None:
+        _report(census, head, "record", f"the header of frame {frame.lsn} is of no known kind")
+        return
+    if isinstance(record, Mark):
+        return
+    if isinstance(record, BucketChange):
+        (census.buckets.add if record.exists else census.buckets.discard)(record.bucket)
+        return
+    if isinstance(record, Create):
+        if record.stream >= next_id:
+            _create(census, record, frame.lsn)
+        return
+    _fold_into(census, head, record, known_from)
+
+
+def _create(census: Census, record: Create, lsn: int) -> None:
+    before = census.streams.get(census.names.get(record.key, 0))
+    if before is not None:
+        remove(census.streams, before)
+    census.names[record.key] = record.stream
+    census.streams[record.stream] = begin(record, lsn)
+
+
+def _fold_into(
+    census: Census, head: Head, record: Append | Delete | Publish | Touch, known_from: int
+) -> None:
+    frame = head.frame
+    stream = census.streams.get(record.stream)
+    if stream is None:
+        if record.stream >= known_from:
+            _report(census, head, "order", f"frame {frame.lsn} is of a stream nobody created")
+        return
+    if frame.lsn <= stream.lsn:
+        return
+    if isinstance(record, Delete) and not record.soft:
+        remove(census.streams, stream)
+        return
+    if frame.start != stream.tail and not stream.damage:
+        detail = f"the record starts at {frame.start}, the tail is {stream.tail}"
+        _report(census, head, "gap", detail, stream.key)
+    advance(stream, record, frame.lsn)
+
+
+def remove(streams: dict[int, Stream], stream: Stream) -> None:
+    """End a stream, and every deleted ancestor that was kept only for it."""
+    last: Stream | None = stream
+    while last is not None:
+        source = last.source
+        streams.pop(last.id, None)
+        last = streams.get(source) if source else None
+        if last is not None and (
+            not last.gone or any(other.source == source for other in streams.values())
+        ):
+            return
+
+
+def _check_names(census: Census, found: Survey) -> None:
+    """A name stands for one stream, and a stream's bucket exists."""
+    path = fmt.catalog_path(found.catalog_number)
+    seen: dict[str, int] = {}
+    for stream in census.streams.values():
+        if stream.key in seen:
+            detail = f"{seen[stream.key]:016x} and {stream.id:016x} have the same name"
+            census.findings.append(Finding(path, 0, "name", detail, stream.key))
+        seen[stream.key] = stream.id
+        bucket = bucket_of(stream.key)
+        if bucket and bucket not in census.buckets:
+            census.findings.append(Finding(path, 0, "bucket", "its bucket is gone", stream.key))
+
+
+Forks = dict[int, list[Stream]]
+
+
+def forks_of(streams: dict[int, Stream]) -> Forks:
+    """Return the forks of every stream that has some."""
+    forks: Forks = {}
+    for stream in streams.values():
+        if stream.source:
+            forks.setdefault(stream.source, []).append(stream)
+    return forks
+
+
+def read_ranges(forks: Forks, stream: Stream) -> Ranges:
+    """Return which of a stream's own bytes anybody reads: itself, or a fork."""
+    own = [] if stream.gone else [(max(stream.floor, stream.fork_position), stream.tail)]
+    pending = [(fork, fork.fork_position) for fork in forks.get(stream.id, ())]
+    seen = {stream.id}
+    while pending:
+        fork, limit = pending.pop()
+        if fork.id in seen:
+            continue  # a circle cannot be, but nothing is trusted here
+        seen.add(fork.id)
+        if not fork.gone:
+            own.append((max(fork.floor, stream.fork_position), min(limit, stream.tail)))
+        pending += [(child, min(limit, child.fork_position)) for child in forks.get(fork.id, ())]
+    return joined(own)
+
+
+def joined(ranges: Ranges) -> Ranges:
+    """Return ranges in order, those that touch made one."""
+    found: Ranges = []
+    for low, high in sorted(ranges):
+        if low >= high:
+            continue
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], high))
+        else:
+            found.append((low, high))
+    return found
+
+
+def without(ranges: Ranges, taken: Ranges) -> Ranges:
+    """Return what is in ``ranges`` and not in ``taken``."""
+    left: Ranges = []
+    holes = joined(taken)
+    for low, high in joined(ranges):
+        at = low
+        for first, last in holes:
+            if last <= at or first >= high:
+                continue
+            if first > at:
+                left.append((at, first))
+            at = last
+        if at < high:
+            left.append((at, high))
+    return left

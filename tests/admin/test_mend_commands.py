@@ -1,0 +1,275 @@
+"""verify, repair, reindex and gc as an operator uses them, with the daemon before and after."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from durastreamd.admin.command import CORRUPT, FOUND, LOCKED, NO_INPUT, OK, USAGE
+from durastreamd.storage import format as fmt
+from durastreamd.storage.checksum import digest
+from tests.admin.harness import JSON, SMALL, run, tree
+from tests.support.daemon import Daemon
+
+NAMES = ("orders/1", "log", "blob", "fork", "part", "cut")
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x20
+    path.write_bytes(data)
+
+
+def first_segment(data: Path, stream: int = 1) -> Path:
+    return data / fmt.segment_path(stream, 0)
+
+
+def served(daemon: Daemon) -> dict[str, bytes]:
+    """Return what clients get of every stream, JSON as one array, from its floor on."""
+    with httpx.Client(base_url=daemon.url, verify=False) as client:
+        return {name: _content(client, f"/v1/stream/{name}") for name in NAMES}
+
+
+def _content(client: httpx.Client, path: str) -> bytes:
+    found: list[bytes] = []
+    offset = "-1"
+    while True:
+        answer = client.get(path, params={"offset": offset})
+        offset = answer.headers["Stream-Next-Offset"]
+        if answer.status_code == 410:
+            continue  # a raised floor: the answer names it
+        found.append(answer.raise_for_status().content)
+        if "Stream-Up-To-Date" in answer.headers:
+            break
+    if answer.headers["Content-Type"] != JSON:
+        return b"".join(found)
+    return b"[" + b",\n".join(page[1:-1] for page in found if page != b"[]") + b"]"
+
+
+def is_end_of(found: bytes, original: bytes) -> bool:
+    """Tell whether a stream lost nothing but a beginning."""
+    if original.startswith(b"["):
+        kept, all_of_it = json.loads(found), json.loads(original)
+        return bool(all_of_it[len(all_of_it) - len(kept) :] == kept)
+    return original.endswith(found)
+
+
+# --- verify ---
+
+
+def test_a_killed_server_leaves_no_damage(data: Path) -> None:
+    before = tree(data)
+    for options in ([], ["--deep"], ["--deep", "--jobs", "1"]):
+        result = run("--data-dir", data, "verify", *options)
+        assert result.status in (OK, FOUND), result.text
+    assert tree(data) == before
+
+
+def test_findings_are_lines_or_json_and_the_same_with_any_number_of_jobs(data: Path) -> None:
+    path = first_segment(data)
+    flip(path, 100)
+    one = run("--data-dir", data, "verify", "--deep", "--jobs", "1")
+    two = run("--data-dir", data, "verify", "--deep", "--jobs", "2")
+    assert one.status == two.status == CORRUPT
+    assert one.lines == two.lines
+    where = path.relative_to(data)
+    assert any(line.startswith(f"{where}:") and ": payload: " in line for line in one.lines)
+    records = run("--json", "--data-dir", data, "verify", "--deep").records
+    (hit,) = [r for r in records if r["kind"] == "payload"]
+    assert (hit["file"], hit["stream"], hit["severity"]) == (str(where), "/orders/1", "damage")
+    assert run("--data-dir", data, "verify").status in (OK, FOUND), (
+        "not deep: payloads are not read"
+    )
+    assert run("--data-dir", data, "verify", "--deep", "log").status in (OK, FOUND)
+    assert run("--data-dir", data, "verify", "--deep", "/orders/1").status == CORRUPT
+    assert run("--data-dir", data, "verify", "nothing").status == NO_INPUT
+
+
+def test_beside_a_server_at_work_nothing_is_reported(tmp_path: Path) -> None:
+    with Daemon(tmp_path, settings={**SMALL, "engine.segment_bytes_max": 2000}) as daemon:
+        done = threading.Event()
+
+        def write() -> None:
+            with httpx.Client(base_url=daemon.url) as client:
+                number = 0
+                while not done.is_set():
+                    name = f"/v1/stream/load-{number % 7}"
+                    if number % 7 == number % 50:
+                        client.delete(name)
+                        client.put(name, headers={"Content-Type": "text/plain"})
+                    client.post(name, content=b"x" * 300, headers={"Content-Type": "text/plain"})
+                    number += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(6):
+                result = run("--data-dir", tmp_path / "data", "verify", "--deep", "--jobs", "1")
+                assert result.status == OK, result.text
+                assert "daemon is running" in result.err
+        finally:
+            done.set()
+            writer.join()
+        for command in (["repair"], ["reindex"], ["gc"], ["repair", "--apply", "--yes"]):
+            assert run("--data-dir", tmp_path / "data", *command).status == LOCKED
+
+
+# --- repair ---
+
+
+def zero_frames(data: Path) -> None:
+    """Lose several frames in the middle of the journal: the server refuses to start on that."""
+    path = max((data / "journal").iterdir())
+    raw = bytearray(path.read_bytes())
+    places = [at for at in range(len(raw)) if raw.startswith(fmt.FRAME_MAGIC, at)]
+    low, high = places[len(places) // 2], places[len(places) // 2 + 3]
+    raw[low:high] = bytes(high - low)
+    path.write_bytes(raw)
+
+
+def lose_catalogue(data: Path) -> None:
+    for path in (data / "catalog").iterdir():
+        path.unlink()
+
+
+def everything(data: Path) -> None:
+    for name, harm in HARM.items():
+        if name != "everything":
+            harm(data)
+
+
+HARM: dict[str, Callable[[Path], None]] = {
+    "segment": lambda data: flip(first_segment(data), 700),
+    "journal": zero_frames,
+    "catalogue": lose_catalogue,
+    "identity": lambda data: flip(data / "DURASTREAMD", 40),
+    "index": lambda data: first_segment(data).with_suffix(".idx").unlink(),
+    "everything": everything,
+}
+
+
+@pytest.mark.parametrize("kind", HARM)
+def test_the_daemon_starts_after_the_repair(
+    kind: str, data: Path, daemon: Daemon, tmp_path: Path
+) -> None:
+    expected = served(daemon)
+    HARM[kind](data)
+    before = tree(data)
+    assert run("--data-dir", data, "verify", "--deep").status == CORRUPT
+    plan = run("--data-dir", data, "repair")
+    assert plan.status == CORRUPT
+    assert tree(data) == before
+    done = run("--data-dir", data, "repair", "--apply", "--yes")
+    assert done.status == OK, done.err
+    assert [line for line in done.lines if line.startswith("loss")] == [
+        line for line in plan.lines if line.startswith("loss")
+    ]
+    again = run("--data-dir", data, "repair", "--apply", "--yes")
+    assert (again.status, again.lines) == (OK, [])
+    assert run("--data-dir", data, "verify", "--deep").status == OK
+    after = set(tree(data).values())
+    assert set(before.values()) <= after, "every original is there still"
+    with Daemon(tmp_path, settings=SMALL) as mended:
+        for name, found in served(mended).items():
+            content = expected[name]
+            if f"/{name}" not in plan.text and kind != "journal" and kind != "everything":
+                assert found == content, name
+            elif kind != "journal" and kind != "everything":
+                assert is_end_of(found, content), name
+        headers = {"Producer-Id": "p 1", "Producer-Epoch": "0", "Producer-Seq": "5"}
+        with httpx.Client(verify=False) as client:
+            retry = client.post(
+                mended.stream("orders/1"), json=[1], headers={"Content-Type": JSON, **headers}
+            )
+        assert retry.status_code == 204, "a retry of long ago is recognised"
+
+
+def test_a_repair_is_asked_for_and_can_be_undone(data: Path) -> None:
+    flip(first_segment(data), 700)
+    before = tree(data)
+    assert run("--data-dir", data, "repair", "--apply").status == USAGE
+    assert tree(data) == before
+    done = run("--json", "--data-dir", data, "repair", "--apply", "--yes").records
+    (end,) = [record for record in done if record["type"] == "done"]
+    assert any(r["type"] == "loss" and r["stream"] == "/orders/1" for r in done)
+    undo = str(end["undo"]).split()
+    assert undo[0] == "dsadmin"
+    assert run(*undo[1:]).status == OK
+    assert {k: v for k, v in tree(data).items() if "quarantine" not in k} == before
+    assert run("--data-dir", data, "repair", "--undo", "repair-0001").status == USAGE
+    assert (
+        run("--data-dir", data, "repair", "--undo", "no-1", "--apply", "--yes").status == NO_INPUT
+    )
+
+
+def test_a_directory_of_a_newer_version_is_left_alone(data: Path) -> None:
+
+    body = f"durastreamd\nformat 2\nuuid {'ab' * 16}\n"
+    text = f"{body}sum {digest(body.encode(), 0):016x}\n"
+    (data / "DURASTREAMD").write_text(text)
+    before = tree(data)
+    assert run("--data-dir", data, "repair", "--apply", "--yes").status == NO_INPUT
+    assert tree(data) == before
+
+
+# --- reindex, gc ---
+
+
+def test_reindex_writes_indexes_again_and_nothing_is_lost(data: Path) -> None:
+    expected = run("--data-dir", data, "cat", "/orders/1").out
+    nothing = run("--data-dir", data, "reindex")
+    assert (nothing.status, nothing.lines) == (OK, [])
+    first_segment(data).with_suffix(".idx").unlink()
+    assert run("--data-dir", data, "reindex").status == CORRUPT
+    result = run("--data-dir", data, "reindex", "--apply", "--yes")
+    assert result.status == OK, result.err
+    assert run("--data-dir", data, "verify", "--deep").status == OK
+    assert run("--data-dir", data, "cat", "/orders/1").out == expected
+    named = run("--data-dir", data, "reindex", "log", "--apply", "--yes")
+    assert named.status == OK, named.err
+    assert any(line.startswith("write: streams/") for line in named.lines)
+    assert run("--data-dir", data, "verify", "--deep").status == OK
+    flip(first_segment(data), 300)
+    assert run("--data-dir", data, "reindex", "/orders/1").status == CORRUPT
+
+
+def test_gc_removes_what_nothing_refers_to_and_only_that(data: Path) -> None:
+    run("--data-dir", data, "repair", "--apply", "--yes")
+    assert run("--data-dir", data, "verify").status == OK
+    whole_tree = tree(data)
+    (data / "alien").write_text("mine")
+    orphan = data / fmt.stream_dir(2**40)
+    orphan.parent.mkdir(exist_ok=True)
+    orphan.mkdir()
+    # The id is above every other, and no create record names it.
+    (orphan / f"{0:016d}.log").write_bytes(b"left over")
+    (data / "catalog" / f"{9:016d}.cat.new").write_bytes(b"draft")
+    plan = run("--data-dir", data, "gc")
+    assert len(plan.lines) == 2
+    assert (orphan / f"{0:016d}.log").exists()
+    assert run("--data-dir", data, "gc", "--apply", "--yes").status == OK
+    assert not orphan.exists()
+    assert {k: v for k, v in tree(data).items() if k != "alien"} == whole_tree
+    assert (data / "alien").exists()
+
+
+def test_gc_removes_old_quarantine_on_request(data: Path) -> None:
+    flip(first_segment(data), 700)
+    run("--data-dir", data, "repair", "--apply", "--yes")
+    young = run("--data-dir", data, "gc", "--quarantine-older-than", "30")
+    assert young.lines == []
+    result = run("--data-dir", data, "gc", "--quarantine-older-than", "0", "--apply", "--yes")
+    assert result.status == OK
+    assert os.listdir(data / "quarantine") == []
+    assert run("--data-dir", data, "verify", "--deep").status == OK
+
+
+def test_gc_touches_nothing_while_there_is_damage(data: Path) -> None:
+    lose_catalogue(data)
+    before = tree(data)
+    assert run("--data-dir", data, "gc", "--apply", "--yes").status == CORRUPT
+    assert tree(data) == before
