@@ -1,0 +1,61 @@
+"""A real server and a real Spark for the tests of the pipeline.
+
+Most tests here drive readers and writers directly and start no JVM; those that take ``spark``
+share one session. A machine without Java skips them with a reason (``tools/test`` installs it).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.support.daemon import Daemon
+
+pytest.importorskip("pyspark", reason="the extra durastreamd[spark] is not installed")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One running daemon; tests take names of their own."""
+    with Daemon(tmp_path_factory.mktemp("daemon")) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def http() -> Iterator[httpx.Client]:
+    """An ordinary client, to furnish streams and to look at them."""
+    with httpx.Client(timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """One Spark session, local, with task retries, for all tests of this process."""
+    from durastreamd.spark import session  # noqa: PLC0415
+
+    try:
+        session.make_class_archive()
+    except session.JavaMissingError as exc:
+        pytest.skip(str(exc))
+    home: Path = tmp_path_factory.mktemp("spark")
+    made = session.build_session(
+        "tests",
+        "local[2,2]",
+        {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(home / "local"),
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+            "spark.python.worker.faulthandler.enabled": "true",
+        },
+    )
+    yield made
+    made.stop()
