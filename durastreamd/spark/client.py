@@ -6,6 +6,7 @@ long as ``retry_s`` allows: all of ours are idempotent (reads, creates, appends 
 headers); one that is not says so.
 """
 
+import atexit
 import http.client
 import json
 import os
@@ -292,6 +293,12 @@ class Patience:
         return True
 
 
+@atexit.register
+def _hang_up_all() -> None:
+    for client in _SHARED.values():
+        client.hang_up()
+
+
 _SHARED: dict[tuple[int, int, ClientSettings], Client] = {}
 
 
@@ -300,6 +307,7 @@ def shared_client(settings: ClientSettings) -> Client:
     key = (os.getpid(), threading.get_ident(), settings)
     if key not in _SHARED:
         if len(_SHARED) > 64:
+            _hang_up_all()
             _SHARED.clear()
         _SHARED[key] = Client(settings)
     return _SHARED[key]
