@@ -209,7 +209,15 @@ class Client:
                 self._drop(url)
         connection = connect(parts, self.settings)
         self._connections[key] = connection
-        connection.request(method, target, body, sent)
+        try:
+            connection.request(method, target, body, sent)
+        except (BrokenPipeError, ConnectionResetError) as exc:
+            # Refused before all of it was sent, a body that is too large for one: the answer may
+            # have come all the same.
+            try:
+                return connection.getresponse()
+            except (OSError, http.client.HTTPException):
+                raise exc from None
         return connection.getresponse()
 
     def headers_for(self, headers: Mapping[str, str] | None) -> dict[str, str]:
