@@ -1,6 +1,6 @@
 """What tests/spark/test_cluster.py submits: reads, writes and tells who did it. A user's program.
 
-Nothing here imports the package: Spark finds the format in what was shipped.
+Nothing here imports the package: Spark finds the format by its name.
 """
 
 import importlib
@@ -8,12 +8,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pyspark.sql import SparkSession
 
 
-def whereabouts(numbers: Iterator[int]) -> Iterator[tuple[str, str]]:
+def whereabouts(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
     """Tell who runs this: the executor's directory, and where the package came from."""
     source = importlib.import_module("durastreamd.spark.source")
     yield os.getcwd(), str(source.__file__)

@@ -1,6 +1,7 @@
 """Real queries in a real Spark session: what only Spark itself can show."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,13 @@ from tests.spark.driving import Hand
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def run(
-    spark: "SparkSession", home: Path, source: dict[str, object], sink: dict[str, object]
+    spark: "SparkSession", home: Path, source: Mapping[str, object], sink: Mapping[str, object]
 ) -> "StreamingQuery":
     """Copy streams up to now."""
     query = (
@@ -33,7 +34,7 @@ def run(
     return query
 
 
-def _texts(options: dict[str, object]) -> dict[str, str]:
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in options.items()}
 
 

@@ -10,6 +10,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from durastreamd.spark import sink
@@ -117,7 +118,9 @@ def test_another_number_of_chunks_on_the_second_run_is_noticed(hand: Hand, name:
 
 
 def test_rows_go_to_the_stream_they_name_in_their_order(hand: Hand, name: str) -> None:
-    rows = [{"stream": f"{name}-{n % 3}", "value": str(n)} for n in range(20)]
+    rows: list[dict[str, object]] = [
+        {"stream": f"{name}-{n % 3}", "value": str(n)} for n in range(20)
+    ]
     made = options(hand, createStreams="true")
     write(made, rows, Producer("q.0", 0), BOTH)
     for rest in range(3):
@@ -199,7 +202,10 @@ def test_nulls_are_refused(hand: Hand, name: str) -> None:
     hand.make(name)
     with pytest.raises(SinkError, match="the column value is null"):
         write(options(hand, stream=name), rows_of("1", None), Producer("q.0", 0))
-    rows = [{"stream": name, "value": "1"}, {"stream": None, "value": "2"}]
+    rows: list[dict[str, object]] = [
+        {"stream": name, "value": "1"},
+        {"stream": None, "value": "2"},
+    ]
     with pytest.raises(SinkError, match="the column stream is null"):
         write(options(hand), rows, Producer("q.0", 0), BOTH)
 
@@ -294,7 +300,7 @@ class Context:
 def task(monkeypatch: pytest.MonkeyPatch, partition: int, batch: int | None) -> Iterator[None]:
     known = {} if batch is None else {sink.QUERY_PROPERTY: "q", sink.BATCH_PROPERTY: str(batch)}
     with monkeypatch.context() as patch:
-        patch.setattr(sink.TaskContext, "get", lambda: Context(partition, **known))
+        patch.setattr(TaskContext, "get", lambda: Context(partition, **known))
         yield
 
 
@@ -305,6 +311,18 @@ def test_a_streaming_query_needs_to_know_its_batch(
     writer = StreamWriter(options(hand, stream=name), VALUE)
     with task(monkeypatch, 0, None), pytest.raises(SinkError, match="exactly once needs both"):
         writer.write(batches(rows_of("1")))
+
+
+def test_a_query_writes_each_batch_of_each_partition_once(
+    hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.make(name)
+    writer = StreamWriter(options(hand, stream=name), VALUE)
+    for batch in (1, 2, 2):
+        for partition in (1, 2):
+            with task(monkeypatch, partition, batch):
+                writer.write(batches(rows_of(f"{batch}{partition}")))
+    assert hand.values(name) == [11, 12, 21, 22]
 
 
 def test_the_driver_writes_a_batch_once_whatever_its_partitions_were(
