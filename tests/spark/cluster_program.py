@@ -25,12 +25,12 @@ def main() -> None:
     """Copy a stream with a streaming query, a batch job reads the copy."""
     url, home = sys.argv[1:]
     spark = SparkSession.builder.appName("cluster").getOrCreate()
-    read = spark.read.format("durastream").option("minPartitions", "4").load(f"{url}/in")
-    who = spark.sparkContext.parallelize(range(4), 4).mapPartitions(whereabouts).collect()
+    read = spark.read.format("durastream").option("minPartitions", "2").load(f"{url}/in")
+    who = spark.sparkContext.parallelize(range(2), 2).mapPartitions(whereabouts).collect()
     query = (
         spark.readStream.format("durastream")
         .option("maxOffsetsPerTrigger", "1500")
-        .option("minPartitions", "4")
+        .option("minPartitions", "2")
         .load(f"{url}/in")
         .select("value")
         .writeStream.format("durastream")

@@ -188,14 +188,20 @@ def test_text_and_binary_rows_are_messages_and_read_back_as_they_were(
 # --- refusals ---
 
 
-@pytest.mark.parametrize("value", ["1,2", "", "{", '{"a":1}]', "nonsense"])
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize(
+    "values", [["1,2"], [""], ["{"], ['{"a":1}]'], ["nonsense"], ['{"a":1', '"b":2},3']]
+)
 def test_a_value_that_is_not_one_json_text_is_refused_before_it_is_sent(
-    hand: Hand, name: str, value: str
+    hand: Hand, name: str, values: list[str], monkeypatch: pytest.MonkeyPatch, *, quick: bool
 ) -> None:
+    if not quick:
+        monkeypatch.setattr(sink, "_ELEMENTS", None)
     hand.make(name)
     with pytest.raises(SinkError, match=r"holds JSON and a row's value is none"):
-        write(options(hand, stream=name), rows_of("1", value), Producer("q.0", 0))
-    assert hand.values(name) == []
+        write(options(hand, stream=name), rows_of("1", *values), Producer("q.0", 0))
+    write(options(hand, stream=name), rows_of(" 1 ", "[2]\n"), Producer("q.0", 0))
+    assert hand.values(name) == [1, [2]]
 
 
 def test_nulls_are_refused(hand: Hand, name: str) -> None:
