@@ -41,7 +41,7 @@ def test_tokens_over_tls_on_both_versions_and_nowhere_in_the_log(tmp_path: Path)
                 assert done.http_version == ("HTTP/2" if newer else "HTTP/1.1")
                 assert done.status_code == 204
                 read = http.get(f"{name}?offset=-1", headers=bearer("t0ken-of-team-a"))
-                assert (read.content, read.headers["Vary"]) == (b"hello", "Authorization")
+                assert (read.content, read.headers["Vary"]) == (b"hello", "Authorization, Accept")
                 assert read.headers["Cache-Control"].startswith("private")
                 denied = http.put("/v1/stream/team-b", headers=bearer("t0ken-of-team-a", **text))
                 assert (denied.status_code, denied.json()["code"]) == (403, "PERMISSION_DENIED")
