@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.support.daemon import Daemon
 TOP = Path(__file__).parent.parent.parent
 TEXT = (TOP / "README.md").read_text()
 LINES = re.findall(r"^curl .*$", TEXT, re.MULTILINE)
+DSADMIN_LINES = re.findall(r"^dsadmin .*$", TEXT, re.MULTILINE)
 
 pytestmark = [
     pytest.mark.system,
@@ -47,6 +49,31 @@ def test_every_curl_line_does_what_the_readme_says(daemon: Daemon) -> None:
     assert '"stream_id": "run-1"' in found["streams?prefix=run-'"]
     assert found["snapshot"] == '{"sum": 5}'
     assert '{"sum": 5}' in found["bootstrap"]
+
+
+def test_the_dsadmin_lines_work_beside_the_server(daemon: Daemon, tmp_path: Path) -> None:
+    for line in LINES[:2]:
+        run(line, daemon)
+    close = f"curl -X POST {daemon.stream('hello')} -H 'Stream-Closed: true'"
+    run(close, daemon)  # so that tail ends
+    answers = [run_dsadmin(line, daemon, tmp_path) for line in DSADMIN_LINES[:-1]]
+    assert "hello" in answers[0]
+    assert answers[-1] == '{"n": 1}\n'
+    daemon.terminate()
+    assert run_dsadmin(DSADMIN_LINES[-1], daemon, tmp_path) == ""  # nothing is damaged
+    assert (tmp_path / "backups" / "tonight" / "DURASTREAMD").exists()
+
+
+def run_dsadmin(line: str, daemon: Daemon, home: Path) -> str:
+    """Run one of dsadmin's lines on the files of that server."""
+    command = line.partition("#")[0].replace("http://127.0.0.1:4437", daemon.url)
+    command = command.replace("durastream-data", str(daemon.home / "data"))
+    command = command.replace("/backups", str(home / "backups"))
+    (home / "backups").mkdir(exist_ok=True)
+    words = [sys.executable, "-m", "durastreamd.admin.cli", *command.split()[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, cwd=TOP)
+    assert done.returncode == 0, (line, done.stdout, done.stderr)
+    return done.stdout
 
 
 def test_the_curl_lines_of_the_architecture_are_among_those() -> None:
