@@ -1,0 +1,321 @@
+"""The format ``durastream-segments``: the log files of a data directory as rows, without a server.
+
+For bulk work: a whole history at the speed of the disk. It reads the directory of a stopped
+server, of a running one (which is not disturbed) or a backup; driver and executors must see it
+under the same path. Rows are those of the format ``durastream``: value, stream, offset, timestamp.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from durastreamd.errors import DurastreamError, StreamDamagedError
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import offsets
+from durastreamd.spark.directory import Opened, disk_at, streams_of, with_directory
+from durastreamd.spark.segment_plan import Piece, Range, gathered, pieces_of, range_of
+from durastreamd.storage import datadir
+
+MIB = 1024 * 1024
+T = TypeVar("T")
+
+
+class Option(NamedTuple):
+    """An option of the format, as the manual page has it."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+OPTIONS = (
+    Option("path", "", "The data directory, or a backup of one; also the argument of load()."),
+    Option("subscribe", "", "Names of streams, separated by commas."),
+    Option("subscribePattern", "", "A regular expression that a stream's whole name must match."),
+    Option("bucket", "", "Every stream of this bucket."),
+    Option("startingOffsets", "earliest", 'earliest, or JSON: {"name": "offset"}.'),
+    Option("endingOffsets", "latest", 'latest, or JSON: {"name": "offset"}.'),
+    Option("startingTimestamp", "", "Only what was written then or later, in ms since 1970."),
+    Option("endingTimestamp", "", "Only what was written before, in ms since 1970."),
+    Option("valueType", "string", "string, or binary for streams that are not text."),
+    Option("verifyChecksums", "true", "Compare every record with its checksum."),
+    Option("failOnDataLoss", "true", "Fail where bytes are damaged or gone; false: leave them out."),
+    Option("badRecordsPath", "", "With failOnDataLoss=false: a directory that gets what was left out."),
+    Option("maxPartitionBytes", "16777216", "How many bytes one task reads, about."),
+    Option("minPartitions", "1", "Make tasks smaller until there are so many."),
+)
+
+
+class OptionError(DurastreamError):
+    """An option of a source, sink or job is wrong; the text says which and how to put it right."""
+
+
+@dataclass(frozen=True)
+class SegmentOptions:
+    """The options, checked."""
+
+    path: str
+    subscribe: tuple[str, ...] = ()
+    pattern: str = ""
+    bucket: str = ""
+    starting: Mapping[str, str] | None = None
+    ending: Mapping[str, str] | None = None
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    binary: bool = False
+    verify: bool = True
+    fail: bool = True
+    bad_records: str = ""
+    partition_bytes: int = 16 * MIB
+    partitions_min: int = 1
+
+
+def parse_options(given: Mapping[str, str]) -> SegmentOptions:
+    """Check the options of a read; raise OptionError with what to do."""
+    names = {option.name.lower(): option.name for option in OPTIONS}
+    found = {}
+    for key, value in given.items():
+        name = names.get(key.lower())
+        if name is None:
+            known = ", ".join(option.name for option in OPTIONS)
+            reason = f"durastream-segments has no option {key!r}; it has {known}"
+            raise OptionError(reason)
+        found[name] = value
+    get = {option.name: found.get(option.name, option.default) for option in OPTIONS}
+    chosen = [name for name in ("subscribe", "subscribePattern", "bucket") if get[name]]
+    if len(chosen) > 1:
+        reason = f"{' and '.join(chosen)} exclude each other; give one, or none for every stream"
+        raise OptionError(reason)
+    if not get["path"]:
+        reason = "which data directory? Give it to load(), or as the option path"
+        raise OptionError(reason)
+    return SegmentOptions(
+        path=get["path"],
+        subscribe=tuple(name.strip() for name in get["subscribe"].split(",") if name.strip()),
+        pattern=_parsed("subscribePattern", get, _pattern, "a regular expression") or "",
+        bucket=get["bucket"],
+        starting=_offsets("startingOffsets", "earliest", get),
+        ending=_offsets("endingOffsets", "latest", get),
+        starting_ms=_parsed("startingTimestamp", get, _count, "milliseconds since 1970"),
+        ending_ms=_parsed("endingTimestamp", get, _count, "milliseconds since 1970"),
+        binary=_word("valueType", get, {"string": False, "binary": True}),
+        verify=_word("verifyChecksums", get, {"true": True, "false": False}),
+        fail=_word("failOnDataLoss", get, {"true": True, "false": False}),
+        bad_records=get["badRecordsPath"],
+        partition_bytes=_parsed("maxPartitionBytes", get, _positive, "a number above 0") or 1,
+        partitions_min=_parsed("minPartitions", get, _positive, "a number above 0") or 1,
+    )
+
+
+def _word(name: str, get: Mapping[str, str], words: Mapping[str, T]) -> T:
+    try:
+        return words[get[name].lower()]
+    except KeyError:
+        reason = f"{name} is {' or '.join(words)}, not {get[name]!r}"
+        raise OptionError(reason) from None
+
+
+def _parsed(name: str, get: Mapping[str, str], read: Callable[[str], T], what: str) -> T | None:
+    if not get[name]:
+        return None
+    try:
+        return read(get[name])
+    except ValueError:
+        reason = f"{name} must be {what}, not {get[name]!r}"
+        raise OptionError(reason) from None
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as exc:
+        raise ValueError from exc
+    return text
+
+
+def _count(text: str) -> int:
+    if int(text) < 0:
+        raise ValueError
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def _offsets(name: str, default: str, get: Mapping[str, str]) -> Mapping[str, str] | None:
+    if get[name] == default:
+        return None
+    try:
+        found = json.loads(get[name])
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        reason = f'{name} is {default}, or JSON like {{"orders": "{0:016d}"}}, not {get[name]!r}'
+        raise OptionError(reason)
+    return found
+
+
+# --- planning ---
+
+
+def plan(options: SegmentOptions) -> list[tuple[Piece, ...]]:
+    """Return what each task reads; runs in the driver."""
+    return with_directory(options.path, lambda found: _plan(found, options))
+
+
+def _plan(found: Opened, options: SegmentOptions) -> list[tuple[Piece, ...]]:
+    ranges = []
+    for stream in _chosen(found, options):
+        if stream.damage and options.fail:
+            reason = f"stream {stream.key!r} is damaged: {stream.damage}"
+            raise StreamDamagedError(reason)
+        if not stream.damage:
+            ranges.append(_range(found, stream, options))
+    total = sum(wanted.high - wanted.low for wanted in ranges)
+    size = options.partition_bytes
+    if options.partitions_min > 1:
+        size = max(min(size, total // options.partitions_min), 1)
+    return gathered(pieces_of(found, ranges, size), size)
+
+
+def _chosen(found: Opened, options: SegmentOptions) -> Iterator[Stream]:
+    wanted = {key_of(name): name for name in options.subscribe}
+    if options.bucket and options.bucket not in found.engine.namespace.buckets:
+        reason = f"there is no bucket {options.bucket!r} in {options.path}"
+        raise OptionError(reason)
+    pattern = re.compile(options.pattern or ".*", re.DOTALL)
+    for stream in streams_of(found):
+        if options.subscribe:
+            if wanted.pop(stream.key, None) is None:
+                continue
+        elif options.bucket:
+            if not stream.key.startswith(f"{options.bucket}/"):
+                continue
+        elif not pattern.fullmatch(name_of(stream.key)):
+            continue
+        yield stream
+    if wanted:
+        reason = f"there is no stream {next(iter(wanted.values()))!r} in {options.path}"
+        raise OptionError(reason)
+
+
+def _range(found: Opened, stream: Stream, options: SegmentOptions) -> Range:
+    text = stream.json or stream.content_type.startswith("text/")
+    if not options.binary and not text:
+        reason = (
+            f"stream {name_of(stream.key)!r} is {stream.content_type}, which is not text; "
+            "set valueType=binary"
+        )
+        raise OptionError(reason)
+    low, high = stream.floor, stream.tail
+    view = found.engine.view(stream)
+    for given, is_start in ((options.starting, True), (options.ending, False)):
+        token = (given or {}).get(name_of(stream.key), (given or {}).get(stream.key))
+        if token is None:
+            continue
+        position = offsets.parse(token)
+        if position is None or not low <= position <= high or not view.is_boundary(position):
+            reason = (
+                f"{token!r} is no offset of stream {name_of(stream.key)!r}, "
+                f"which is there from {low:016d} to {stream.tail:016d}"
+            )
+            raise OptionError(reason)
+        low, high = (position, high) if is_start else (low, position)
+    if options.starting_ms is not None:
+        low = max(low, view.position_at(options.starting_ms))
+    if options.ending_ms is not None:
+        high = min(high, view.position_at(options.ending_ms))
+    return range_of(found, stream.key, low, max(low, high))
+
+
+def name_of(key: str) -> str:
+    """Return the name a stream has in rows and options."""
+    return key
+
+
+def key_of(name: str) -> str:
+    """Return the key of a stream by its name; a name without a slash is on the path surface."""
+    return name if "/" in name else f"/{name}"
+
+
+# --- the data source ---
+
+
+class SegmentPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(None)
+        self.pieces = pieces
+
+
+class SegmentReader(DataSourceReader):
+    """Plans in the driver, reads in the executors."""
+
+    def __init__(self, schema: StructType, options: SegmentOptions) -> None:
+        self._schema = schema
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per task."""
+        return [SegmentPartition(pieces) for pieces in plan(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[object]:
+        """Yield the rows of a partition as Arrow batches."""
+        if not isinstance(partition, SegmentPartition):  # Spark's own, in place of none at all
+            return
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from durastreamd.spark.segment_read import Arrow, Losses, PieceReader
+
+        options = self._options
+        losses = Losses(fail=options.fail)
+        arrow = Arrow(to_arrow_schema(self._schema, timezone="UTC"), binary=options.binary)
+        reader = PieceReader(options.path, losses, verify=options.verify)
+        for piece in partition.pieces:
+            for group in reader.groups(piece):
+                yield from arrow.batches(group)
+        if losses.found and options.bad_records:
+            lines = [json.dumps(loss._asdict()) for loss in losses.found]
+            _write_report(options.bad_records, partition.pieces, lines)
+
+
+def _write_report(directory: str, pieces: tuple[Piece, ...], lines: list[str]) -> None:
+    """Write what a task left out; the same task run again writes the same file."""
+    mark = hashlib.sha256(repr(pieces).encode()).hexdigest()[:16]
+    home = Path(directory)
+    home.mkdir(parents=True, exist_ok=True)
+    beside = home / f".{mark}.{os.getpid()}"
+    beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    beside.replace(home / f"lost-{mark}.json")
+
+
+class SegmentSource(DataSource):
+    """The format ``durastream-segments``; see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "durastream-segments"
+
+    def schema(self) -> str:
+        """Return the columns; looks at the options and the directory, so that errors come early."""
+        options = parse_options(self.options)
+        datadir.read_identity(disk_at(options.path))
+        kind = "BINARY" if options.binary else "STRING"
+        return f"value {kind}, stream STRING, offset STRING, timestamp TIMESTAMP"
+
+    def reader(self, schema: StructType) -> SegmentReader:
+        """Return the reader of a batch query."""
+        return SegmentReader(schema, parse_options(self.options))
