@@ -29,8 +29,7 @@ logger = logging.getLogger(__name__)
 GROUP_BYTES = 1024 * 1024
 ROWS_MAX = 16_384
 
-_LINE_END = 10
-_SEPARATOR = b",\n"
+_LINE_END = ord("\n")
 
 Int64s = npt.NDArray[np.int64]
 
@@ -304,11 +303,15 @@ def _group(extent: Extent, frames: list[fmt.StoredFrame], data: bytes, start: in
 
 
 class Rows(NamedTuple):
-    """The messages of a group: one buffer, where each begins in it, and their positions."""
+    """The messages of a group: one buffer, where each begins in it, and their positions.
+
+    With ``separated`` every second string of the buffer is what stands between two messages.
+    """
 
     data: bytes
     offsets: npt.NDArray[np.int32]
     ends: Int64s  # in the stream, behind the message
+    separated: bool
 
 
 def rows_of(group: Group) -> Rows:
@@ -323,7 +326,7 @@ def rows_of(group: Group) -> Rows:
     low = int(ends[first - 1]) if first else group.start
     offsets[1:] = kept - low
     at = low - group.start
-    return Rows(group.data[at : at + int(offsets[-1])], offsets, kept)
+    return Rows(group.data[at : at + int(offsets[-1])], offsets, kept, separated=False)
 
 
 def _json_rows(group: Group) -> Rows:
@@ -332,10 +335,10 @@ def _json_rows(group: Group) -> Rows:
     if (low, high) != (group.start, group.ends[-1]):
         data = data[low - group.start : high - group.start]
     line_ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _LINE_END)
-    offsets = np.zeros(len(line_ends) + 1, dtype=np.int32)
-    # A message ends one byte before its line end, and each one before it had two bytes after it.
-    offsets[1:] = line_ends - 1 - 2 * np.arange(len(line_ends))
-    return Rows(data.replace(_SEPARATOR, b""), offsets, line_ends + (low + 1))
+    offsets = np.zeros(2 * len(line_ends) + 1, dtype=np.int32)
+    offsets[1::2] = line_ends - 1
+    offsets[2::2] = line_ends + 1
+    return Rows(data, offsets, line_ends + (low + 1), separated=True)
 
 
 # Four digits at a time, as the four bytes they are written in.
@@ -382,8 +385,11 @@ class Arrow:
 
     def _values(self, group: Group, rows: Rows) -> object:
         buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.data)]
-        values = pa.Array.from_buffers(self._kind, len(rows.ends), buffers)
-        if not self._binary and not group.extent.json:  # the server has checked JSON
+        values = pa.Array.from_buffers(self._kind, len(rows.offsets) - 1, buffers)
+        if rows.separated:
+            # Ten times as fast as bytes.replace: Arrow copies message by message.
+            return values.take(pa.array(np.arange(0, len(values), 2, dtype=np.int32)))
+        if not self._binary:  # JSON was checked when it came in
             try:
                 values.validate(full=True)
             except pa.ArrowInvalid:
