@@ -42,9 +42,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=f"dsadmin {__version__}")
     place = made.add_mutually_exclusive_group()
     place.add_argument("--data-dir", metavar="DIR", help="the data directory")
-    place.add_argument(
-        "--config", metavar="FILE", help="the server's configuration"
-    )
+    place.add_argument("--config", metavar="FILE", help="the server's configuration")
     made.add_argument("--json", action="store_true", help="one JSON object per line")
     made.add_argument("--color", choices=("auto", "always", "never"), default="auto")
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)

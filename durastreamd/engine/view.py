@@ -274,6 +274,28 @@ class View:
             return self._messages
         return span.ordinal + sum(1 for end in self.boundaries(span) if end <= position)
 
+    def position_of_message(self, number: int) -> int:
+        """Return where the message before which lie ``number`` others begins, within what is held.
+
+        By halving the bytes: ordinals grow with positions, across segments and forks alike.
+        """
+        if number >= self._messages:
+            return self.tail
+        low, high, found = self.floor, self.tail, None
+        while low < high:
+            middle = (low + high) // 2
+            span = self.span_at(middle)
+            assert span is not None
+            if span.ordinal > number:
+                high = span.start
+            else:
+                # A fork may end in the midst of a record of its source.
+                low, found = min(span.start + span.size, self._level_at(middle).high), span
+        if found is None:
+            return self.floor
+        starts = [found.start, *self.boundaries(found)]
+        return max(starts[min(number - found.ordinal, len(starts) - 1)], self.floor)
+
     def position_at(self, time_ms: int) -> int:
         """Return where the first record written at or after a time begins; the tail if none was."""
         for level in self._levels:

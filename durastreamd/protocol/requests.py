@@ -292,12 +292,41 @@ def _end_of(found: dict[str, list[str]], live: str | None) -> int | None:
     return end
 
 
-def moment_of(query: str) -> int | None:
-    """Read ``at``, an extension of HEAD: a time in milliseconds since 1970, or RFC 3339."""
-    given = query_of(query).get("at")
-    if given is None:
+class Lookup(NamedTuple):
+    """A place that HEAD is asked for: by time, by messages or bytes before it, or by its offset."""
+
+    by: str
+    number: int = 0
+    offset: str = ""
+
+
+def lookup_of(query: str) -> Lookup | None:
+    """Read what HEAD looks up, an extension: one of ``at`` and its kind, None without any."""
+    if "at" not in query:
         return None
-    text = given[0]
+    asked = query_of(query)
+    given = [(name, value) for name in _LOOKUPS for value in asked.get(name, ())]
+    if len(given) > 1:
+        detail = f"HEAD looks up one place: one of {', '.join(_LOOKUPS)}, once."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    if not given:
+        return None
+    name, value = given[0]
+    if name == "at":
+        return Lookup(name, _moment(value))
+    if name == "at-offset":
+        return Lookup(name, offset=value)
+    if not value.isascii() or not value.isdigit() or len(value) > offsets.DIGITS:
+        detail = f"{name} is a whole number, not {quoted(value)}."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    return Lookup(name, int(value))
+
+
+_LOOKUPS = ("at", "at-message", "at-byte", "at-offset")
+
+
+def _moment(text: str) -> int:
+    """Read a time: milliseconds since 1970, or RFC 3339."""
     if text.isascii() and text.isdigit() and len(text) <= 15:
         return int(text)
     try:

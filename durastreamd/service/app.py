@@ -17,7 +17,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX, Place, place_of
 from durastreamd.protocol.offsets import mint
-from durastreamd.protocol.requests import ProblemError, moment_of, read_head
+from durastreamd.protocol.requests import ProblemError, lookup_of, read_head
 from durastreamd.service.answers import RETRY_S, Fields
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
@@ -44,7 +44,7 @@ _EXPOSED = (
     "Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Snapshot-Offset, Producer-Epoch, "
     "Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
     "Content-Encoding, Vary, Cache-Control, Stream-Message-Count, Stream-Byte-Count, "
-    "Stream-At-Offset"
+    "Stream-At-Offset, Stream-At-Message, Stream-At-Byte"
 )
 
 
@@ -162,10 +162,14 @@ class App:
     async def _head(self, exchange: Exchange, key: str) -> None:
         stream = self._writes.head(key)
         fields = metadata(stream)
-        moment = moment_of(exchange.request.query)
-        if moment is not None:
-            place = await self._reader.position_at(self._readable(key), moment)
-            fields.append((b"Stream-At-Offset", mint(place).encode()))
+        lookup = lookup_of(exchange.request.query)
+        if lookup is not None:
+            position, ordinal = await self._reader.find(self._readable(key), lookup)
+            fields += [
+                (b"Stream-At-Offset", mint(position).encode()),
+                (b"Stream-At-Message", b"%d" % ordinal),
+                (b"Stream-At-Byte", b"%d" % position),
+            ]
         await exchange.respond(200, fields)
 
     async def _read(self, exchange: Exchange, key: str) -> None:

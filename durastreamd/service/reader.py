@@ -8,7 +8,7 @@ from durastreamd.engine.view import View
 from durastreamd.errors import ColdReadError, CorruptDataError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets, problems
-from durastreamd.protocol.requests import ProblemError
+from durastreamd.protocol.requests import Lookup, ProblemError
 from durastreamd.service.answers import next_offset
 from durastreamd.streams.registry import Streams
 
@@ -95,10 +95,14 @@ class Reader:
             raise ProblemError(problems.INVALID_OFFSET, detail)
         return found
 
-    async def position_at(self, stream: Stream, time_ms: int) -> int:
-        """Return where the first message written at or after a time begins."""
+    async def find(self, stream: Stream, lookup: Lookup) -> tuple[int, int]:
+        """Return a place that can be read from, and how many messages lie before it."""
         with self._streams.engine.reading(stream) as view:
-            return await self.look(view, partial(view.position_at, time_ms))
+            if lookup.by != "at-offset":
+                return await self.look(view, partial(_found, view, lookup))
+            start = self.position_of(stream, lookup.offset)
+            await self.page(view, stream, start, 1)  # refuses a place inside a message
+            return await self.look(view, lambda: (start, view.ordinal_at(start)))
 
     async def read(self, view: View, start: int, end: int) -> bytes:
         """Return a range of bytes."""
@@ -111,6 +115,17 @@ class Reader:
 
 
 _DAMAGED = "The stream's data on disk is damaged; its operator has to repair it."
+
+
+def _found(view: View, lookup: Lookup) -> tuple[int, int]:
+    if lookup.by == "at":
+        position = view.position_at(lookup.number)
+    elif lookup.by == "at-message":
+        position = view.position_of_message(lookup.number)
+    else:
+        wanted = lookup.number - view.floor
+        position = view.page_end(view.floor, wanted) if wanted > 0 else view.floor
+    return position, view.ordinal_at(position)
 
 
 def _fork_point(view: View, source: Stream, anchor: int, sub: int) -> tuple[int, int]:

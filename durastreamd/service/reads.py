@@ -19,6 +19,8 @@ CACHED = (b"Cache-Control", b"public, max-age=60, stale-while-revalidate=300")
 FOR_EVER = (b"Cache-Control", b"public, max-age=31536000, immutable")
 VARIES = (b"Vary", b"Accept-Encoding")
 NDJSON = b"application/x-ndjson"
+# Streams that are not JSON have no separators: each message after its length, 4 bytes, big-endian.
+FRAMED = b"application/vnd.durastream.messages"
 NOT_CACHED = (b"Cache-Control", b"no-store")
 UP_TO_DATE = (b"Stream-Up-To-Date", b"true")
 _COMPRESSIBLE = ("text/", "application/json", "application/xml", "application/x-ndjson")
@@ -89,9 +91,9 @@ class Reads:
         limit = self._limits.page_bytes_max
         with self._streams.engine.reading(stream) as view:
             page = await self._reader.page(view, stream, start, limit, stop)
-            lines = stream.json and _wants_lines(exchange)
-            encoding = "gzip" if not lines and self._compresses(exchange, stream, page) else ""
-            kind = NDJSON if lines else stream.content_type.encode()
+            form = _form(exchange, json=stream.json)
+            encoding = "gzip" if not form and self._compresses(exchange, stream, page) else ""
+            kind = form or stream.content_type.encode()
             fields = [(b"Content-Type", kind), next_offset(page.end)]
             if page.end == stop and CACHED in extra:
                 # From a fixed start to a fixed end: these bytes never change.
@@ -102,16 +104,17 @@ class Reads:
             if page.final and extra != [FOR_EVER]:
                 fields.append(CLOSED)
             fields += extra
-            if stream.json:
-                fields.append((b"Vary", b"Accept"))
+            fields.append((b"Vary", b"Accept"))
             if tagged:
-                mark = "-gzip" if encoding else "-lines" if lines else ""
+                mark = "-gzip" if encoding else _MARKS[form]
                 tag = etag(stream, page.start, page.end, closed=page.final, encoding=mark)
                 fields.append((b"ETag", tag))
                 if _matches(exchange, tag):
                     await exchange.respond(304, fields)
                     return
-            if lines:
+            if form == FRAMED:
+                await self._send_framed(exchange, view, page, fields)
+            elif form:
                 await self._send_lines(exchange, view, page, fields)
             elif encoding:
                 fields.append(VARIES)
@@ -156,6 +159,18 @@ class Reads:
             at = end
         await exchange.finish()
 
+    async def _send_framed(
+        self, exchange: Exchange, view: View, page: Page, fields: Fields
+    ) -> None:
+        """Send messages that nothing separates, each after its length."""
+        await exchange.start(200, fields)
+        at = page.start
+        while at < page.end:
+            job = partial(_framed, view, at, page.end, self._limits.piece_bytes)
+            piece, at = await self._reader.look(view, job)
+            await exchange.send(piece)
+        await exchange.finish()
+
     def _compresses(self, exchange: Exchange, stream: Stream, page: Page) -> bool:
         return self._compressible(stream, page) and accepts_gzip(exchange.request.headers)
 
@@ -185,8 +200,29 @@ def _array_piece(piece: bytes, *, first: bool, last: bool) -> bytes:
     return piece[: -len(json_mode.SEPARATOR)] + b"]" if last else piece
 
 
-def _wants_lines(exchange: Exchange) -> bool:
-    return NDJSON in exchange.request.headers.get(b"accept", b"")
+_MARKS = {b"": "", NDJSON: "-lines", FRAMED: "-framed"}
+
+
+def _form(exchange: Exchange, *, json: bool) -> bytes:
+    """Return the media type that was asked for where it shows messages apart, else nothing."""
+    accept = exchange.request.headers.get(b"accept", b"")
+    form = NDJSON if json else FRAMED
+    return form if form in accept else b""
+
+
+def _framed(view: View, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
+    """Return the next messages with their lengths, and where they end; a large one goes alone."""
+    ends = []
+    for _, after in view.messages(start):
+        ends.append(min(after, end))
+        if after >= end or after - start >= bytes_max:
+            break
+    data, at = view.read(start, ends[-1]), start
+    pieces = []
+    for after in ends:
+        pieces += [(after - at).to_bytes(4, "big"), data[at - start : after - start]]
+        at = after
+    return b"".join(pieces), at
 
 
 def _matches(exchange: Exchange, tag: bytes) -> bool:

@@ -209,6 +209,20 @@ def test_ordinal_counts_the_messages_before_a_boundary(
 
 @given(steps=TRIMMED, json=st.booleans())
 @quick
+def test_a_message_is_found_by_its_number(
+    steps: Steps,
+    json: bool,  # noqa: FBT001
+) -> None:
+    bench = built(steps, json=json)
+    for key, twin in bench.twins.items():
+        view = bench.view(key)
+        for number, end in enumerate(twin.ends):
+            assert view.position_of_message(number) == max(end, twin.floor)
+        assert view.position_of_message(len(twin.ends) + 5) == len(twin.data)
+
+
+@given(steps=TRIMMED, json=st.booleans())
+@quick
 def test_span_is_the_record_that_holds_the_byte(
     steps: Steps,
     json: bool,  # noqa: FBT001

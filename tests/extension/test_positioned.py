@@ -180,6 +180,109 @@ async def test_the_array_varies_with_accept_as_the_lines_do(site: Site, url: str
     assert "Accept" in reply.all("Vary")
 
 
+# --- messages that nothing separates ---
+
+
+FRAMED = {"Accept": "application/vnd.durastream.messages"}
+
+
+def unframed(body: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        found.append(body[at + 4 : at + 4 + size])
+        assert len(found[-1]) == size
+        at += 4 + size
+    return found
+
+
+@pytest.mark.parametrize("piece", [1, 5, 64])
+async def test_messages_that_are_not_json_come_apart_on_request(piece: int) -> None:
+    async with serving(Limits(reads=ReadLimits(piece_bytes=piece))) as site:
+        expected = [bytes([number]) * (1 + number % 9) for number in range(40)]
+        await make(site, PREFIX + "doc", BINARY, *expected[:25])
+        await site.bench.streams.checkpoint()
+        for body in expected[25:]:
+            await site.add("doc", body, BINARY)
+        reply = await site.get("doc?offset=-1", FRAMED)
+        assert reply["Content-Type"] == FRAMED["Accept"]
+        assert unframed(reply.body) == expected
+        assert (reply.next, reply["Stream-Up-To-Date"]) == (token(sum(map(len, expected))), "true")
+
+
+async def test_frames_respect_offset_and_end_and_vary(site: Site, url: str) -> None:
+    await furnish(site, url)
+    query = f"{url}?offset={token(4)}&end={token(8)}"
+    framed, plain = await site.raw("GET", query, FRAMED), await site.raw("GET", query)
+    assert (unframed(framed.body), plain.body) == ([b"bbbb"], b"bbbb")
+    assert framed["ETag"] != plain["ETag"]
+    assert "Accept" in framed.all("Vary")
+    assert "Accept" in plain.all("Vary")
+    assert framed["Cache-Control"] == IMMUTABLE
+    empty = await site.raw("GET", f"{url}?offset={token(12)}", FRAMED)
+    assert (empty.status, empty.body) == (200, b"")
+
+
+async def test_frames_are_not_for_json(site: Site, url: str) -> None:
+    await make(site, url, JSON, b"[1,2]")
+    reply = await site.raw("GET", f"{url}?offset=-1", FRAMED)
+    assert (reply["Content-Type"], reply.body) == ("application/json", b"[1,\n2]")
+
+
+# --- look-ups ---
+
+
+async def place(site: Site, url: str, query: str) -> tuple[str, int, int]:
+    reply = await site.raw("HEAD", f"{url}?{query}")
+    assert reply.status == 200, reply
+    found = reply["Stream-At-Offset"]
+    return found, int(reply["Stream-At-Message"]), int(reply["Stream-At-Byte"])
+
+
+async def test_head_finds_places_by_messages_bytes_and_offset(site: Site, url: str) -> None:
+    await furnish(site, url)
+    for number in range(3):
+        expected = (token(4 * number), number, 4 * number)
+        assert await place(site, url, f"at-message={number}") == expected
+        assert await place(site, url, f"at-offset={token(4 * number)}") == expected
+    for byte, number in ((0, 0), (4, 1), (7, 1), (8, 2), (11, 2), (12, 3), (99, 3)):
+        assert (await place(site, url, f"at-byte={byte}"))[1] == number
+    assert await place(site, url, "at-message=99") == (token(12), 3, 12)
+    assert await place(site, url, "at-offset=-1") == (token(0), 0, 0)
+    assert await place(site, url, "at-offset=now") == (token(12), 3, 12)
+
+
+async def test_a_json_stream_is_looked_up_by_its_values(site: Site, url: str) -> None:
+    await make(site, url, JSON, b"[1,22,333]", b"4")
+    assert [(await place(site, url, f"at-message={n}"))[2] for n in range(5)] == [0, 3, 7, 12, 15]
+    assert (await place(site, url, "at-byte=8"))[1:] == (2, 7)
+
+
+async def test_a_look_up_never_leads_below_what_can_be_read(site: Site, url: str) -> None:
+    await furnish(site, url)
+    await publish(site, url, token(8), b"folded")
+    for query in ("at-message=0", "at-message=1", "at-byte=0", "at-byte=5", "at=0"):
+        assert await place(site, url, query) == (token(8), 2, 8), query
+    assert (await site.raw("HEAD", f"{url}?at-offset={token(4)}")).status == 410
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "at-message=",
+        "at-message=-1",
+        "at-byte=1e3",
+        "at-message=1&at-message=2",
+        "at-message=1&at-byte=2",
+        "at-offset=",
+        f"at-offset={token(3)}",
+    ],
+)
+async def test_a_look_up_of_no_place_is_400(site: Site, url: str, query: str) -> None:
+    await furnish(site, url)
+    assert (await site.raw("HEAD", f"{url}?{query}")).status == 400
+
+
 # --- counts ---
 
 
