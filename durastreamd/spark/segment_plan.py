@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from durastreamd.errors import CorruptDataError, SyncFailedError
-from durastreamd.spark.directory import Level, Opened, levels_of
+from durastreamd.spark.directory import Level, Opened
 from durastreamd.storage import format as fmt, journal, log
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.index import HEADER_BYTES, IndexReader
@@ -28,7 +28,7 @@ WHOLE_INDEX = 2**62
 class Extent(NamedTuple):
     """Bytes [low, high) of a stream, in one segment; its records stand in a part of the index."""
 
-    key: str  # the stream whose rows they become
+    name: str  # of the stream whose rows they become
     owner: int  # the stream whose files they are in
     json: bool
     low: int
@@ -53,7 +53,7 @@ Piece = Extent | Journalled
 class Range(NamedTuple):
     """What is wanted of a stream: the rows whose bytes lie in [low, high)."""
 
-    key: str
+    name: str
     json: bool
     low: int
     high: int
@@ -63,12 +63,6 @@ class Range(NamedTuple):
 def size_of(piece: Piece) -> int:
     """Return how many bytes a piece reads, about."""
     return piece.high - piece.low if isinstance(piece, Extent) else piece.end - piece.start
-
-
-def range_of(found: Opened, key: str, low: int, high: int) -> Range:
-    """Return the range [low, high) of a stream."""
-    stream = found.engine.namespace.by_key[key]
-    return Range(key, stream.json, low, high, levels_of(found.engine, stream))
 
 
 def pieces_of(found: Opened, ranges: list[Range], piece_bytes: int) -> list[Piece]:
@@ -83,10 +77,10 @@ def pieces_of(found: Opened, ranges: list[Range], piece_bytes: int) -> list[Piec
             place = found.placements.get(level.owner)
             filed = min(place.flushed, high) if place is not None else low
             if place is not None and low < filed:
-                extent = Extent(wanted.key, level.owner, wanted.json, low, filed)
+                extent = Extent(wanted.name, level.owner, wanted.json, low, filed)
                 pieces += _in_segments(found.disk, place, extent, piece_bytes)
             if max(low, filed) < high:
-                extent = Extent(wanted.key, level.owner, wanted.json, max(low, filed), high)
+                extent = Extent(wanted.name, level.owner, wanted.json, max(low, filed), high)
                 waiting.setdefault(level.owner, []).append(extent)
     return pieces + _in_journal(found, waiting, piece_bytes)
 

@@ -266,7 +266,7 @@ class PieceReader:
     def _lose(
         self, extent: Extent, path: str, position: int, low: int, high: int, reason: str
     ) -> None:
-        self._losses.add(Loss(extent.key, path, position, low, high, reason))
+        self._losses.add(Loss(extent.name, path, position, low, high, reason))
 
 
 def _grouped(frames: Iterator[fmt.StoredFrame]) -> Iterator[list[fmt.StoredFrame]]:
@@ -374,7 +374,7 @@ class Arrow:
         whole = pa.RecordBatch.from_arrays(
             [
                 self._values(group, rows),
-                pa.repeat(pa.scalar(group.extent.key, pa.string()), count),
+                pa.repeat(pa.scalar(group.extent.name, pa.string()), count),
                 _fixed(tokens(rows.ends), count, 16),
                 self._times(group, rows.ends),
             ],
@@ -394,7 +394,7 @@ class Arrow:
                 values.validate(full=True)
             except pa.ArrowInvalid:
                 reason = (
-                    f"stream {group.extent.key!r} holds bytes that are not UTF-8 between offsets "
+                    f"stream {group.extent.name!r} holds bytes that are not UTF-8 between offsets "
                     f"{group.start:016d} and {group.ends[-1]:016d}; set valueType=binary"
                 )
                 raise NotTextError(reason) from None

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from durastreamd.errors import DurastreamError, StreamDamagedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import offsets
-from durastreamd.spark.directory import Opened, disk_at, streams_of, with_directory
-from durastreamd.spark.segment_plan import Piece, Range, gathered, pieces_of, range_of
+from durastreamd.spark.directory import Opened, disk_at, levels_of, streams_of, with_directory
+from durastreamd.spark.segment_plan import Piece, Range, gathered, pieces_of
 from durastreamd.storage import datadir
 
 MIB = 1024 * 1024
@@ -40,7 +40,7 @@ OPTIONS = (
     Option("path", "", "The data directory, or a backup of one; also the argument of load()."),
     Option("subscribe", "", "Names of streams, separated by commas."),
     Option("subscribePattern", "", "A regular expression that a stream's whole name must match."),
-    Option("bucket", "", "Every stream of this bucket."),
+    Option("bucket", "", "The bucket that streams are named in; alone: all of its streams."),
     Option("startingOffsets", "earliest", 'earliest, or JSON: {"name": "offset"}.'),
     Option("endingOffsets", "latest", 'latest, or JSON: {"name": "offset"}.'),
     Option("startingTimestamp", "", "Only what was written then or later, in ms since 1970."),
@@ -90,9 +90,8 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
             raise OptionError(reason)
         found[name] = value
     get = {option.name: found.get(option.name, option.default) for option in OPTIONS}
-    chosen = [name for name in ("subscribe", "subscribePattern", "bucket") if get[name]]
-    if len(chosen) > 1:
-        reason = f"{' and '.join(chosen)} exclude each other; give one, or none for every stream"
+    if get["subscribe"] and get["subscribePattern"]:
+        reason = "subscribe and subscribePattern exclude each other; none of them: every stream"
         raise OptionError(reason)
     if not get["path"]:
         reason = "which data directory? Give it to load(), or as the option path"
@@ -175,13 +174,7 @@ def plan(options: SegmentOptions) -> list[tuple[Piece, ...]]:
 
 
 def _plan(found: Opened, options: SegmentOptions) -> list[tuple[Piece, ...]]:
-    ranges = []
-    for stream in _chosen(found, options):
-        if stream.damage and options.fail:
-            reason = f"stream {stream.key!r} is damaged: {stream.damage}"
-            raise StreamDamagedError(reason)
-        if not stream.damage:
-            ranges.append(_range(found, stream, options))
+    ranges = ranges_of(found, options)
     total = sum(wanted.high - wanted.low for wanted in ranges)
     size = options.partition_bytes
     if options.partitions_min > 1:
@@ -189,45 +182,67 @@ def _plan(found: Opened, options: SegmentOptions) -> list[tuple[Piece, ...]]:
     return gathered(pieces_of(found, ranges, size), size)
 
 
-def _chosen(found: Opened, options: SegmentOptions) -> Iterator[Stream]:
-    wanted = {key_of(name): name for name in options.subscribe}
+def ranges_of(found: Opened, options: SegmentOptions) -> list[Range]:
+    """Return what is wanted of each stream that was chosen."""
+    ranges = []
+    for name, stream in chosen(found, options):
+        if stream.damage and options.fail:
+            reason = f"stream {name!r} is damaged: {stream.damage}"
+            raise StreamDamagedError(reason)
+        if not stream.damage:
+            ranges.append(_range(found, name, stream, options))
+    return ranges
+
+
+def chosen(found: Opened, options: SegmentOptions) -> Iterator[tuple[str, Stream]]:
+    """Yield the streams that were chosen, with the names they go by."""
     if options.bucket and options.bucket not in found.engine.namespace.buckets:
         reason = f"there is no bucket {options.bucket!r} in {options.path}"
         raise OptionError(reason)
+    missing = dict.fromkeys(options.subscribe)
     pattern = re.compile(options.pattern or ".*", re.DOTALL)
     for stream in streams_of(found):
-        if options.subscribe:
-            if wanted.pop(stream.key, None) is None:
-                continue
-        elif options.bucket:
-            if not stream.key.startswith(f"{options.bucket}/"):
-                continue
-        elif not pattern.fullmatch(name_of(stream.key)):
+        name = name_of(stream.key, options.bucket)
+        if name is None:
             continue
-        yield stream
-    if wanted:
-        reason = f"there is no stream {next(iter(wanted.values()))!r} in {options.path}"
+        if name in missing:
+            del missing[name]
+        elif options.subscribe or not pattern.fullmatch(name):
+            continue
+        yield name, stream
+    if missing:
+        reason = f"there is no stream {next(iter(missing))!r} in {options.path}"
         raise OptionError(reason)
 
 
-def _range(found: Opened, stream: Stream, options: SegmentOptions) -> Range:
+def name_of(key: str, bucket: str = "") -> str | None:
+    """Return the name of a stream in options and rows; None for one outside the bucket.
+
+    In a bucket it is the stream's id there. Otherwise it is what follows /v1/stream/ in its URL,
+    or, beginning with a slash, the whole path of the URL: /bucket/id.
+    """
+    if bucket:
+        return key.removeprefix(f"{bucket}/") if key.startswith(f"{bucket}/") else None
+    return key[1:] if key.startswith("/") else f"/{key}"
+
+
+def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) -> Range:
     text = stream.json or stream.content_type.startswith("text/")
     if not options.binary and not text:
         reason = (
-            f"stream {name_of(stream.key)!r} is {stream.content_type}, which is not text; "
-            "set valueType=binary"
+            f"stream {name!r} is {stream.content_type}, which is not text; set valueType=binary"
         )
         raise OptionError(reason)
     low, high = stream.floor, stream.tail
     view = found.engine.view(stream)
     for given, is_start in ((options.starting, True), (options.ending, False)):
-        token = (given or {}).get(name_of(stream.key), (given or {}).get(stream.key))
+        token = (given or {}).get(name)
         if token is None:
             continue
         position = offsets.parse(token)
         if position is None or not low <= position <= high or not view.is_boundary(position):
             reason = (
-                f"{token!r} is no offset of stream {name_of(stream.key)!r}, "
+                f"{token!r} is no offset of stream {name!r}, "
                 f"which is there from {low:016d} to {stream.tail:016d}"
             )
             raise OptionError(reason)
@@ -236,17 +251,7 @@ def _range(found: Opened, stream: Stream, options: SegmentOptions) -> Range:
         low = max(low, view.position_at(options.starting_ms))
     if options.ending_ms is not None:
         high = min(high, view.position_at(options.ending_ms))
-    return range_of(found, stream.key, low, max(low, high))
-
-
-def name_of(key: str) -> str:
-    """Return the name a stream has in rows and options."""
-    return key
-
-
-def key_of(name: str) -> str:
-    """Return the key of a stream by its name; a name without a slash is on the path surface."""
-    return name if "/" in name else f"/{name}"
+    return Range(name, stream.json, low, max(low, high), levels_of(found.engine, stream))
 
 
 # --- the data source ---

@@ -15,7 +15,7 @@ from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Record, Snapshot
 from durastreamd.spark.segment_plan import Piece
 from durastreamd.spark.segment_read import Arrow, Losses, PieceReader
-from durastreamd.spark.segments import parse_options, plan
+from durastreamd.spark.segments import name_of, parse_options, plan
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import RealDisk
@@ -64,6 +64,11 @@ class Directory:
         command = CreateCommand(key, content_type=kind)
         self.commit(self.engine.namespace.decide_create(command, self.now)[1])
         self.expected[key] = []
+
+    def rows(self) -> dict[str, list[Row]]:
+        """Return what a read of everything must find, by the names of streams."""
+        named = {str(name_of(key)): rows for key, rows in self.expected.items() if rows}
+        return {name: [row._replace(stream=name) for row in rows] for name, rows in named.items()}
 
     def fork(self, key: str, source: str, messages: int) -> None:
         """Fork a stream after some of its messages."""
