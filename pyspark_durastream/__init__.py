@@ -1,1 +1,5 @@
 """Found by Spark through its name: the format ``durastream``."""
+
+from durastreamd.spark.format import DurastreamSource as DefaultSource
+
+__all__ = ["DefaultSource"]

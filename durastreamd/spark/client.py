@@ -89,8 +89,10 @@ class Body:
         """Yield the body; a connection that breaks raises ``OSError`` or ``HTTPException``."""
         while piece := self._response.read(size):
             yield piece
-        if not self._response.isclosed() and self._response.length:
-            raise http.client.IncompleteRead(b"", self._response.length)
+        # http.client takes a body that ends too soon for a whole one where it is read by pieces.
+        if self._response.length:
+            nothing = b""
+            raise http.client.IncompleteRead(nothing, self._response.length)
 
 
 def _lower(response: http.client.HTTPResponse) -> dict[str, str]:
@@ -117,9 +119,11 @@ class Client:
         repeatable: bool = True,
     ) -> Reply:
         """Return the answer; raise unless it is a success or one of ``accept``."""
-        patience = _Patience(self.settings, repeatable=repeatable)
+        patience = Patience(self.settings, repeatable=repeatable)
         while True:
             try:
+                if not repeatable:
+                    self._drop(url)  # on one that lay idle nobody knows whether it arrived
                 response = self._send(method, url, headers, body)
                 reply = Reply(response.status, _lower(response), response.read())
             except (OSError, http.client.HTTPException) as exc:
@@ -135,7 +139,7 @@ class Client:
     @contextmanager
     def reading(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Body]:
         """GET with the body left to read; one that is left unread costs its connection."""
-        patience = _Patience(self.settings)
+        patience = Patience(self.settings)
         while True:
             try:
                 response = self._send("GET", url, headers, None)
@@ -151,7 +155,8 @@ class Client:
         if response.status != 200:
             reply = Reply(response.status, _lower(response), response.read(_EXPLAINED_BYTES_MAX))
             self._drop(url)
-            raise ServerRefusedError("GET", url, reply)
+            method = "GET"
+            raise ServerRefusedError(method, url, reply)
         try:
             yield Body(response)
         finally:
@@ -200,7 +205,6 @@ class Client:
                 return kept.getresponse()
             except (ConnectionError, http.client.BadStatusLine, http.client.CannotSendRequest):
                 # The server ended a connection that lay idle: not a failure, and costs no wait.
-                # A request that may not be repeated goes over new connections only, see below.
                 self._drop(url)
         connection = connect(parts, self.settings)
         self._connections[key] = connection
@@ -252,7 +256,7 @@ def _tls(settings: ClientSettings) -> ssl.SSLContext:
     return context
 
 
-class _Patience:
+class Patience:
     """How long one request is tried."""
 
     def __init__(self, settings: ClientSettings, *, repeatable: bool = True) -> None:

@@ -1,0 +1,353 @@
+"""Every option of the format ``durastream``: one table, read from the fields of two classes.
+
+The manual page lists what ``rows_of`` yields and a test holds them equal. Names are Kafka's and
+Delta's where those have one. A name that is none of ours is refused with the nearest that is:
+a misspelt ``startingOffset`` must not read everything again in silence.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
+from typing import NamedTuple, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from durastreamd.errors import DurastreamError
+from durastreamd.spark.client import ClientSettings
+
+MIB = 1024 * 1024
+PATH_SURFACE = "/v1/stream"
+TOKEN_VARIABLE = "DURASTREAM_TOKEN"
+
+# What Spark itself hands to every source and sink.
+_SPARKS_OWN = ("path", "checkpointlocation", "queryname", "mergeschema")
+_DURATION = re.compile(r"([0-9]+) *(ms|s|m|h)?")
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, None: 1}
+
+V = TypeVar("V", str, int, bool)
+Options = TypeVar("Options", bound="CommonOptions")
+
+
+class OptionError(DurastreamError):
+    """An option is unknown, malformed or contradicts another; the text says what to do."""
+
+
+class Row(NamedTuple):
+    """One option, as the manual page lists it."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+def option(
+    default: V,
+    meaning: str,
+    *,
+    choices: tuple[str, ...] = (),
+    least: int = 0,
+    shown: str | None = None,
+    duration: bool = False,
+) -> V:
+    """Declare an option: its default, its meaning in one line, what it may be."""
+    metadata = {
+        "meaning": meaning,
+        "choices": choices,
+        "least": least,
+        "shown": shown,
+        "duration": duration,
+    }
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """What source and sink share: where the server is and how to talk to it."""
+
+    path: str = option("", "the URL of one stream, as given to load() or save()", shown="")
+    url: str = option("", "the server, as http://host:port", shown="")
+    bucket: str = option("", "the bucket that streams are named in", shown="")
+    auth_token: str = option(
+        "", f"bearer token; otherwise the environment's {TOKEN_VARIABLE}", shown=""
+    )
+    auth_token_file: str = option("", "file of the token, read anew for every request", shown="")
+    headers: str = option("", "more request headers, as a JSON object", shown="")
+    tls_ca_file: str = option("", "authorities to trust instead of the system's", shown="")
+    tls_cert_file: str = option("", "client certificate", shown="")
+    tls_key_file: str = option("", "key of the client certificate", shown="")
+    tls_verify: bool = option(True, "false trusts any certificate")  # noqa: FBT003
+    request_timeout_ms: int = option(30_000, "silence after which a request has failed", least=1)
+    retry_timeout_ms: int = option(
+        60_000, "how long a request is repeated on 429, 503 and lost connections"
+    )
+    retry_interval_ms: int = option(200, "wait before the second try; doubles from there", least=1)
+
+    def client_settings(self) -> ClientSettings:
+        """Return how to talk to the server."""
+        named = bool(self.auth_token or self.auth_token_file)
+        return ClientSettings(
+            token=self.auth_token if named else os.environ.get(TOKEN_VARIABLE, ""),
+            token_file=self.auth_token_file,
+            headers=tuple(sorted(_json_object("headers", self.headers).items())),
+            ca_file=self.tls_ca_file,
+            certificate_file=self.tls_cert_file,
+            key_file=self.tls_key_file,
+            verify=self.tls_verify,
+            timeout_s=self.request_timeout_ms / 1000,
+            retry_s=self.retry_timeout_ms / 1000,
+            retry_interval_s=self.retry_interval_ms / 1000,
+        )
+
+    def site(self) -> "Site":
+        """Return where names of streams lead; ``path`` and ``url`` exclude each other."""
+        if bool(self.path) == bool(self.url):
+            message = "Name the server with option url, or one stream with load(<its URL>)."
+            raise OptionError(message)
+        given = urlsplit(self.path or self.url)
+        if given.scheme not in ("http", "https") or not given.hostname:
+            shown = self.path or self.url
+            message = f"{shown!r} is not a URL of a server; write http://host:port or https."
+            raise OptionError(message)
+        if not self.path:
+            root = self.url.rstrip("/")
+            if self.bucket:
+                return Site(f"{root}/{quote(self.bucket)}", root)
+            return Site(root if given.path.strip("/") else root + PATH_SURFACE, root)
+        if self.bucket:
+            message = "Option bucket goes with option url; the URL of a stream says it all."
+            raise OptionError(message)
+        surface = f"{PATH_SURFACE}/"
+        before, found, name = self.path.partition(surface)
+        if not found:
+            before, _, name = self.path.rpartition("/")
+            return Site(before, before, unquote(name))
+        return Site(before + PATH_SURFACE, before, unquote(name))
+
+
+class Site(NamedTuple):
+    """Where streams are: URLs below which a name and a bucket's listing are found."""
+
+    base: str
+    root: str
+    name: str = ""  # where the URL of one stream was given
+
+    def stream(self, name: str) -> str:
+        """Return the URL of a stream."""
+        return f"{self.base}/{quote(name)}"
+
+
+@dataclass(frozen=True)
+class SourceOptions(CommonOptions):
+    """The source, batch and streaming."""
+
+    subscribe: str = option("", "streams to read, separated by commas", shown="")
+    subscribe_pattern: str = option(
+        "", "regular expression; streams of the bucket whose whole name matches", shown=""
+    )
+    starting_offsets: str = option(
+        "earliest", "earliest, latest, or JSON: stream to offset, or to a message's number"
+    )
+    ending_offsets: str = option("latest", "batch only: latest, or JSON as for startingOffsets")
+    starting_timestamp: str = option(
+        "", "begin with what was written then or later: ms since 1970, or RFC 3339", shown=""
+    )
+    ending_timestamp: str = option("", "batch only: end before what was written then", shown="")
+    fail_on_data_loss: bool = option(
+        True,  # noqa: FBT003
+        "fail when data is gone before it was read; false goes on behind it",
+    )
+    on_snapshot: str = option(
+        "fail",
+        "where history was folded into a snapshot: fail, restart with the snapshot as a row"
+        " (and a column snapshot), or skip it",
+        choices=("fail", "restart", "skip"),
+    )
+    max_offsets_per_trigger: int = option(0, "messages in a batch", shown="no limit")
+    max_bytes_per_trigger: int = option(0, "bytes in a batch", shown="no limit")
+    min_offsets_per_trigger: int = option(0, "wait for so many messages", shown="no wait")
+    max_trigger_delay: int = option(
+        900_000, "the longest wait for minOffsetsPerTrigger", shown="15m", duration=True
+    )
+    min_partitions: int = option(0, "cut large ranges until there are so many", shown="no cut")
+    max_bytes_per_partition: int = option(128 * MIB, "cut larger ranges", least=1)
+    poll_timeout_ms: int = option(1000, "how long an idle query waits for news at a time", least=1)
+    value_type: str = option(
+        "auto",
+        "string, binary, or auto: string for JSON and text",
+        choices=("auto", "string", "binary"),
+    )
+    line_sep: str = option(
+        "", "streams that are not JSON: a row for each line ended by this, not for each message"
+    )
+
+
+@dataclass(frozen=True)
+class SinkOptions(CommonOptions):
+    """The sink, batch and streaming."""
+
+    stream: str = option("", "stream to append to; otherwise the column stream says", shown="")
+    create_streams: bool = option(False, "create streams that are missing")  # noqa: FBT003
+    content_type: str = option("", "content type of created streams", shown="application/json")
+    producer_id: str = option("", "first part of Producer-Id", shown="the query's id")
+    txn_app_id: str = option("", "batch: Producer-Id, so that a repeated job writes once", shown="")
+    txn_version: int = option(-1, "batch: Producer-Epoch, grows with every job", least=-1, shown="")
+    max_append_bytes: int = option(4 * MIB, "size of one append", least=1)
+    commit_mode: str = option(
+        "partition",
+        "partition: tasks append; driver: one append for each stream and batch, after all tasks",
+        choices=("partition", "driver"),
+    )
+    close_on_finish: bool = option(False, "batch: close the streams afterwards")  # noqa: FBT003
+    line_sep: str = option(
+        "", "streams that are not JSON: rows ended by this go into shared messages"
+    )
+
+
+def camel(name: str) -> str:
+    """Return the name of an option for that of its field."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def rows_of(kind: type[CommonOptions]) -> Iterator[Row]:
+    """Yield the options of a side, for documents and their tests."""
+    for each in fields(kind):
+        shown = each.metadata["shown"]
+        default = shown if shown is not None else _text(each.default)
+        yield Row(camel(each.name), default, each.metadata["meaning"])
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
+    """Read options; names are compared without case, as Spark does."""
+    known = {camel(each.name).lower(): each for each in fields(kind)}
+    values: dict[str, str | int | bool] = {}
+    for name, value in given.items():
+        key = name.lower()
+        if key in known:
+            values[known[key].name] = _value(known[key], value)
+        elif key not in _SPARKS_OWN:
+            names = [camel(each.name) for each in fields(kind)]
+            near = get_close_matches(key, [each.lower() for each in names], 1)
+            found = [each for each in names if each.lower() in near]
+            hint = f"; did you mean {found[0]}?" if found else f". Known are: {', '.join(names)}."
+            message = f"{name} is no option of format durastream{hint}"
+            raise OptionError(message)
+    made = kind(**values)  # type: ignore[arg-type]  # each value has the type of its field
+    _check(made)
+    return made
+
+
+def _value(each: "Field[object]", text: str) -> str | int | bool:
+    name, data = camel(each.name), each.metadata
+    if data["duration"]:
+        found = _DURATION.fullmatch(text.strip().lower())
+        if found is None:
+            message = f"{name} is a time like 30s or 15m, not {text!r}."
+            raise OptionError(message)
+        return int(found[1]) * _UNITS_MS[found[2]]
+    if isinstance(each.default, bool):
+        if text.strip().lower() not in ("true", "false"):
+            message = f"{name} is true or false, not {text!r}."
+            raise OptionError(message)
+        return text.strip().lower() == "true"
+    if isinstance(each.default, int):
+        least = data["least"]
+        if not re.fullmatch(r"-?[0-9]{1,16}", text.strip()) or int(text) < least:
+            message = f"{name} is a whole number, at least {least}, not {text!r}."
+            raise OptionError(message)
+        return int(text)
+    if data["choices"] and text.lower() not in data["choices"]:
+        message = f"{name} is one of {', '.join(data['choices'])}, not {text!r}."
+        raise OptionError(message)
+    return text.lower() if data["choices"] else text
+
+
+def _check(made: CommonOptions) -> None:
+    """Refuse what contradicts itself."""
+    made.site()
+    if made.tls_key_file and not made.tls_cert_file:
+        message = "tlsKeyFile goes with tlsCertFile."
+        raise OptionError(message)
+    _json_object("headers", made.headers)
+    if isinstance(made, SourceOptions):
+        _check_source(made)
+    elif isinstance(made, SinkOptions):
+        _check_sink(made)
+
+
+def _check_source(made: SourceOptions) -> None:
+    ways = [bool(made.path), bool(made.subscribe), bool(made.subscribe_pattern)]
+    if sum(ways) > 1 or (not any(ways) and not made.bucket):
+        message = (
+            "Say once what to read: load(<URL of a stream>), or url with subscribe, bucket, "
+            "or bucket and subscribePattern."
+        )
+        raise OptionError(message)
+    if made.subscribe_pattern:
+        if not made.bucket:
+            message = "subscribePattern chooses among the streams of a bucket; set bucket, too."
+            raise OptionError(message)
+        try:
+            re.compile(made.subscribe_pattern)
+        except re.error as exc:
+            message = f"subscribePattern is not a regular expression: {exc}."
+            raise OptionError(message) from exc
+    if made.starting_timestamp and made.starting_offsets != "earliest":
+        message = "startingTimestamp and startingOffsets exclude each other."
+        raise OptionError(message)
+    if made.ending_timestamp and made.ending_offsets != "latest":
+        message = "endingTimestamp and endingOffsets exclude each other."
+        raise OptionError(message)
+    if made.starting_offsets not in ("earliest", "latest"):
+        places("startingOffsets", made.starting_offsets)
+    if made.ending_offsets != "latest":
+        places("endingOffsets", made.ending_offsets)
+
+
+def _check_sink(made: SinkOptions) -> None:
+    if made.path and made.stream:
+        message = "save(<URL of a stream>) and option stream exclude each other."
+        raise OptionError(message)
+    if bool(made.txn_app_id) != (made.txn_version >= 0):
+        message = "txnAppId and txnVersion go together: who writes, and which of its writes."
+        raise OptionError(message)
+    if made.txn_app_id and made.producer_id:
+        message = "txnAppId and producerId exclude each other; both become the Producer-Id."
+        raise OptionError(message)
+
+
+def _json_object(name: str, text: str) -> dict[str, str]:
+    if not text:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        message = f'{name} is a JSON object of texts, like {{"X-Team": "a"}}.'
+        raise OptionError(message)
+    return found
+
+
+def places(name: str, text: str) -> dict[str, str | int]:
+    """Read places as JSON: a stream's name to an offset (a text) or a message's number."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    good = isinstance(found, dict) and all(
+        isinstance(each, str | int) and not isinstance(each, bool) for each in found.values()
+    )
+    if not good:
+        message = (
+            f"{name} is earliest, latest or JSON like "
+            f'{{"orders": "0000000000000042", "events": 1000}}, not {text!r}.'
+        )
+        raise OptionError(message)
+    return {str(key): value for key, value in found.items()}

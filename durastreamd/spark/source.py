@@ -1,0 +1,367 @@
+"""The source of format ``durastream``: readers for batch and streaming queries.
+
+The driver plans (``planning``), tasks read. A task reads exactly the messages between two places
+and counts them: a server that gives more, fewer or others than were planned fails the task.
+"""
+
+import http.client
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple, cast
+from urllib.parse import quote
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from durastreamd.spark import offsets
+from durastreamd.spark.client import Body, Client, Patience, ServerRefusedError, shared_client
+from durastreamd.spark.offsets import Cut, DataLossError, Offset
+from durastreamd.spark.options import OptionError, SourceOptions
+from durastreamd.spark.places import Streams, is_textual
+from durastreamd.spark.planning import Bounds, Planner, Slice
+from durastreamd.spark.rows import (
+    ACCEPT,
+    FRAMED,
+    LINES,
+    Batch,
+    Batches,
+    ContentError,
+    framed,
+    lines,
+    split_lines,
+)
+from durastreamd.spark.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+LOAD_RETRY_S_MAX = 5.0  # a wrong address is told at load, soon; a running query is more patient
+
+
+# --- the schema ---
+
+
+def schema_of(options: SourceOptions) -> StructType:
+    """Return the columns; a value is text where all streams found now are."""
+    kind: DataType = StringType()
+    if options.value_type == "binary" or (options.value_type == "auto" and _any_binary(options)):
+        kind = BinaryType()
+    columns = [
+        StructField("value", kind),
+        StructField("stream", StringType()),
+        StructField("offset", LongType()),
+    ]
+    if options.on_snapshot == "restart":
+        columns.append(StructField("snapshot", BooleanType()))
+    return StructType(columns)
+
+
+def _any_binary(options: SourceOptions) -> bool:
+    settings = options.client_settings()
+    client = Client(replace(settings, retry_s=min(settings.retry_s, LOAD_RETRY_S_MAX)))
+    streams = Streams(options, client)
+    try:
+        for name in streams.names():
+            look = streams.look(name)
+            if look is not None and not is_textual(look.content_type):
+                return True
+    finally:
+        client.hang_up()
+    return False
+
+
+def check_schema(schema: StructType, options: SourceOptions) -> None:
+    """Refuse a schema that rows of this source cannot have; any choice of its columns is fine."""
+    kinds: dict[str, tuple[type[DataType], ...]] = {
+        "value": (StringType, BinaryType),
+        "stream": (StringType,),
+        "offset": (LongType,),
+    }
+    if options.on_snapshot == "restart":
+        kinds["snapshot"] = (BooleanType,)
+    for each in schema.fields:
+        wanted = kinds.get(each.name)
+        if wanted is None or not isinstance(each.dataType, wanted) or not each.nullable:
+            offered = ", ".join(
+                f"{name} {' or '.join(kind.typeName() for kind in some)}"
+                for name, some in kinds.items()
+            )
+            message = (
+                f"The column {each.name} {each.dataType.simpleString()}"
+                f"{'' if each.nullable else ' NOT NULL'} does not fit format durastream, which has "
+                f"{offered}, all nullable. Leave the schema out, and take JSON apart with "
+                "from_json(value, <schema>)."
+            )
+            raise OptionError(message)
+
+
+def _is_text(schema: StructType) -> bool:
+    return any(each.name == "value" and isinstance(each.dataType, StringType) for each in schema)
+
+
+# --- readers ---
+
+
+class BatchReader(DataSourceReader):
+    """Reads what is there."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        self._task = Task(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan: in the driver."""
+        options = self._task.options
+        streams = Streams(options, shared_client(self._task.settings))
+        planner = Planner(options, streams, text=_is_text(self._task.schema))
+        cut = Cut(options.min_partitions, options.max_bytes_per_partition)
+        found: list[InputPartition] = []
+        found += planner.slices(planner.everything(), cut)
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        """Read one partition: in a task."""
+        # An empty list of partitions becomes one partition that is none of ours.
+        return self._task.read(partition) if isinstance(partition, Slice) else iter(())
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads for ever, or up to now."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_schema(schema, options)
+        self._task = Task(options, schema)
+        self._planner: Planner | None = None
+        self._watch: Watch | None = None
+        self._frozen = False
+
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            streams = Streams(self._task.options, shared_client(self._task.settings))
+            self._planner = Planner(self._task.options, streams, text=_is_text(self._task.schema))
+            self._watch = Watch(streams.client)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
+        """Return the constant before the first batch: its end says where it began."""
+        return offsets.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return what the options allow a batch; both limits hold together, see below."""
+        options = self._task.options
+        if options.max_offsets_per_trigger:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix how far this run goes."""
+        self._plan().freeze()
+        self._frozen = True
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, object], limit: ReadLimit
+    ) -> dict[str, object]:
+        """Return the end of the next batch; ``start`` where there is nothing after a wait."""
+        planner, known = self._plan(), Offset.of(start)
+        bounds = self._bounds(limit)
+        end = planner.progress(known, bounds)
+        if end is known and not self._frozen:
+            # Spark asks dozens of times a second; one long-poll is an answer to many of them.
+            if self._watch is not None:
+                self._watch.wait(planner.watched, self._task.options.poll_timeout_ms / 1000)
+            end = planner.progress(known, bounds)
+        return start if end is known else end.to_json()
+
+    def _bounds(self, limit: ReadLimit) -> Bounds:
+        options = self._task.options
+        if isinstance(limit, ReadAllAvailable) and (
+            options.max_offsets_per_trigger or options.max_bytes_per_trigger
+        ):
+            return Bounds()  # Trigger.Once: all there is, whatever the options say
+        return Bounds(
+            limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_offsets_per_trigger,
+            limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes_per_trigger,
+            options.min_offsets_per_trigger,
+        )
+
+    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
+        """Return where the streams end, for the progress that Spark reports."""
+        watched = self._plan().watched
+        return {"tails": dict(sorted(watched.items()))} if watched else None
+
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
+        """Cut a batch: from its offsets alone."""
+        until = Offset.of(end)
+        found: list[InputPartition] = []
+        found += self._plan().slices(offsets.ranges(Offset.of(start), until), until.cut)
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[Batch]:
+        """Read one partition: in a task."""
+        return self._task.read(cast(Slice, partition))
+
+    def commit(self, end: dict[str, object]) -> None:
+        """Nothing to do: a server keeps no place for its readers."""
+
+    def stop(self) -> None:
+        """End the long-polls."""
+        if self._watch is not None:
+            self._watch.hang_up()
+
+    def __getstate__(self) -> dict[str, object]:
+        # Tasks get what tasks need; connections stay in the driver.
+        return {**self.__dict__, "_planner": None, "_watch": None}
+
+
+# --- tasks ---
+
+
+class Some(NamedTuple):
+    """Messages, and whether each is a row as it is; else it may be cut into lines."""
+
+    messages: list[bytes]
+    whole: bool
+
+
+class Task:
+    """Reads slices; what is pickled to executors."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.options = options
+        self.schema = schema
+        # Taken here, in the driver: a token from the environment is not in the executors'.
+        self.settings = options.client_settings()
+
+    def read(self, part: Slice) -> Iterator[Batch]:
+        """Yield the rows of a slice."""
+        client = shared_client(self.settings)
+        batches = Batches(self.schema, part.stream)
+        number = part.begin.number
+        separator = self.options.line_sep.encode()
+        try:
+            if part.snapshot:
+                yield batches.snapshot(_snapshot(client, part), number - 1)
+            read = _told if part.begin.told else self._counted
+            for messages, whole in read(client, part):
+                count = len(messages)
+                if separator and not whole:
+                    for at, some in enumerate(split_lines(messages, separator), number):
+                        yield from batches.add(some, [at] * len(some))
+                else:
+                    yield from batches.add(messages, range(number, number + count))
+                number += count
+            yield from batches.rest()
+            if number != part.end.number:
+                wanted = part.end.number - part.begin.number
+                message = (
+                    f"Stream {part.stream}: {number - part.begin.number} messages came where "
+                    f"{wanted} were planned."
+                )
+                raise DataLossError(message)
+        except (DataLossError, ServerRefusedError) as exc:
+            self._lost(part, exc)
+            yield from batches.rest()
+
+    def _lost(self, part: Slice, exc: DataLossError | ServerRefusedError) -> None:
+        if isinstance(exc, ServerRefusedError) and exc.status not in (404, 410):
+            raise exc
+        if self.options.fail_on_data_loss:
+            message = (
+                f"Stream {part.stream}: rows {part.begin.number} to {part.end.number} were planned "
+                f"and cannot be read any more: {exc} With failOnDataLoss=false the query goes on "
+                "without."
+            )
+            raise DataLossError(message) from exc
+        logger.warning("Stream %s: %s", part.stream, exc)
+
+    def _counted(self, client: Client, part: Slice) -> Iterator[Some]:
+        """Yield the messages of a server that neither numbers nor bounds."""
+        streams = Streams(self.options, client)
+        token, at = part.begin.token, part.begin.token_number
+        while at < part.end.number:
+            messages, reply = streams.page(part.stream, token)
+            low = max(part.begin.number - at, 0)
+            wanted = messages[low : part.end.number - at]
+            if wanted:
+                yield Some(wanted, whole=True)
+            at += len(messages)
+            after = reply.headers.get("stream-next-offset", token)
+            if after == token or not messages:
+                return
+            token = after
+
+
+def _told(client: Client, part: Slice) -> Iterator[Some]:
+    """Yield the messages of a bounded range; a connection lost in the midst is taken up again."""
+    token, page_number, number = part.begin.token, part.begin.number, part.begin.number
+    patience = Patience(client.settings)
+    while token != part.end.token and number <= part.end.number:
+        url = f"{part.url}?offset={quote(token)}&end={quote(part.end.token)}"
+        skipped = number - page_number
+        try:
+            with client.reading(url, {"Accept": ACCEPT}) as body:
+                for messages, whole in _messages(body):
+                    fresh = messages[skipped:] if skipped else messages
+                    skipped = max(skipped - len(messages), 0)
+                    number += len(fresh)
+                    if fresh:
+                        yield Some(fresh, whole)
+                after = body.headers["stream-next-offset"]
+        except (OSError, http.client.HTTPException) as exc:
+            client.hang_up()
+            patience.after_failure("GET", url, exc)
+            continue
+        if after == token:
+            return
+        token, page_number = after, number
+        patience = Patience(client.settings)
+
+
+def _messages(body: Body) -> Iterator[Some]:
+    kind = body.headers.get("content-type", "")
+    if kind not in (LINES, FRAMED):
+        message = f"The server shows messages no longer apart, but as {kind}; was it replaced?"
+        raise ContentError(message)
+    read = lines if kind == LINES else framed
+    for messages in read(body.pieces()):
+        yield Some(messages, whole=kind == LINES)
+
+
+def _snapshot(client: Client, part: Slice) -> bytes:
+    """Return the blob of a snapshot: the first part of what bootstrap sends."""
+    with client.reading(f"{part.url}/bootstrap") as body:
+        offset = body.headers.get("stream-snapshot-offset", "")
+        if offset != part.snapshot:
+            message = (
+                f"The snapshot at {part.snapshot} was superseded by one at {offset}; "
+                "the batch cannot be read again as it was."
+            )
+            raise DataLossError(message)
+        kind = body.headers.get("content-type", "")
+        delimiter = b"\r\n--" + kind.partition("boundary=")[2].strip('"').encode()
+        data = bytearray(b"\r\n")
+        for piece in body.pieces():
+            before = max(len(data) - len(delimiter), len(delimiter))
+            data += piece
+            end = data.find(delimiter, before)
+            if end >= 0:
+                return bytes(data[data.index(b"\r\n\r\n") + 4 : end])
+    message = "The answer of bootstrap ended before its first part did."
+    raise ContentError(message)

@@ -1,0 +1,67 @@
+"""Waiting for news of many streams with one long-poll each, left open from one wait to the next."""
+
+import http.client
+import select
+import ssl
+import time
+from collections.abc import Mapping
+from urllib.parse import quote, urlsplit
+
+from durastreamd.spark.client import Client, connect
+
+WATCHED_MAX = 64  # above it the next look, one listing, is cheaper than so many connections
+
+
+class Watch:
+    """Open long-polls by URL and offset."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
+
+    def wait(self, places: Mapping[str, str], timeout_s: float) -> None:
+        """Return when one of the streams has news, or after a time; never raises.
+
+        What is wrong with the server, the next ordinary request tells better.
+        """
+        until = time.monotonic() + timeout_s
+        wanted = set(places.items())
+        for key in [*self._open]:
+            if key not in wanted:
+                self._open.pop(key).close()
+        try:
+            if len(wanted) > WATCHED_MAX:
+                wanted = set()
+            for url, token in wanted - set(self._open):
+                self._ask(url, token)
+            if self._news(until):
+                return
+        except (OSError, http.client.HTTPException):
+            self.hang_up()
+        time.sleep(max(until - time.monotonic(), 0))
+
+    def _ask(self, url: str, token: str) -> None:
+        target = f"{urlsplit(url).path}?offset={quote(token)}&live=long-poll"
+        connection = connect(urlsplit(url), self._client.settings)
+        self._open[url, token] = connection
+        connection.request("GET", target, headers=self._client.headers_for(None))
+
+    def _news(self, until: float) -> bool:
+        while self._open and (left := until - time.monotonic()) > 0:
+            sockets = {each.sock: key for key, each in self._open.items()}
+            ready, _, _ = select.select([*sockets], [], [], left)
+            for each in ready:
+                each.settimeout(0)
+                try:
+                    each.recv(1)
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    continue  # TLS spoke, not the server
+                self._open.pop(sockets[each]).close()
+                return True
+        return False
+
+    def hang_up(self) -> None:
+        """End all of them."""
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
