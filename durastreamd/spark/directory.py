@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
-from durastreamd.engine.opening import open_engine
+from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.errors import CorruptDataError, DataDirectoryError
 from durastreamd.model.stream_state import Stream
@@ -40,6 +40,7 @@ class Opened(NamedTuple):
     placements: dict[int, log.Placement]  # of the last checkpoint, by stream
     journal_first: int
     now_ms: int
+    report: Report  # of opening
 
 
 class Level(NamedTuple):
@@ -88,8 +89,9 @@ def _open(root: str, disk: RealDisk) -> Opened:
         if row[0] == cp.STREAM
     }
     now_ms = time.time_ns() // 1_000_000
-    engine, _ = open_engine(OverlayDisk(disk), EngineOptions(), lambda: os.urandom(16), now_ms)
-    return Opened(root, disk, engine, placements, loaded.commit.journal_first, now_ms)
+    overlay = OverlayDisk(disk)
+    engine, report = open_engine(overlay, EngineOptions(), lambda: os.urandom(16), now_ms)
+    return Opened(root, disk, engine, placements, loaded.commit.journal_first, now_ms, report)
 
 
 def streams_of(found: Opened) -> Iterator[Stream]:

@@ -7,7 +7,7 @@ lengths in the record.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import cbor2
@@ -101,17 +101,30 @@ class PieceReader:
         elif piece.base >= 0:
             yield from self._segment_groups(piece)
         else:
-            yield from self._found_groups(piece)
+            for extent in self._found(piece):
+                yield from self._segment_groups(extent)
 
-    def _found_groups(self, wanted: Extent) -> Iterator[Group]:
-        """Yield the records of an extent whose segment was not known when the plan was made."""
+    def frames(self, piece: Piece) -> Iterator[tuple[Extent, fmt.StoredFrame]]:
+        """Yield the records of a piece without reading segments: for who counts, not reads."""
+        if isinstance(piece, Extent) and piece.base >= 0:
+            for frame in self._frames(piece):
+                yield piece, frame
+        elif isinstance(piece, Extent):
+            for extent in self._found(piece):
+                yield from self.frames(extent)
+        else:
+            for extent, frames in self._journal_frames(piece):
+                for frame in frames:
+                    yield extent, frame
+
+    def _found(self, wanted: Extent) -> list[Extent]:
+        """Return where an extent is whose segment was not known when the plan was made."""
         try:
             found = list(segments_at(self._disk, wanted.owner, wanted.low, wanted.high))
         except CorruptDataError as exc:
             self._lose(wanted, exc.file, exc.position, wanted.low, wanted.high, exc.reason)
-            return
-        for base, low, high in found:
-            yield from self._segment_groups(wanted._replace(low=low, high=high, base=base))
+            return []
+        return [wanted._replace(low=low, high=high, base=base) for base, low, high in found]
 
     def _segment_groups(self, extent: Extent) -> Iterator[Group]:
         path = fmt.segment_path(extent.owner, extent.base)
@@ -218,24 +231,32 @@ class PieceReader:
     # --- the journal ---
 
     def _journal_groups(self, piece: Journalled) -> Iterator[Group]:
+        for extent, frames in self._journal_frames(piece):
+            if extent.base >= 0:
+                yield from self._segment_groups(extent)
+                continue
+            for group in _grouped(iter(frames)):
+                data = b"".join(frame.payload for frame in group)
+                yield _group(extent, group, data, group[0].start)
+
+    def _journal_frames(
+        self, piece: Journalled
+    ) -> Iterator[tuple[Extent, Iterable[fmt.StoredFrame]]]:
+        """Yield the frames of each extent; with a base, they are in that segment by now."""
         data = self._read_journal(piece)
-        if data is None:
-            # A checkpoint came since: these records are in their segments now.
-            for extent in piece.extents:
-                yield from self._found_groups(extent)
+        if data is None:  # a checkpoint came since
+            for wanted in piece.extents:
+                for extent in self._found(wanted):
+                    yield extent, self._frames(extent)
             return
         uuid = datadir.read_identity(self._disk).uuid
         base = journal.file_seed(uuid, piece.number) + piece.start
-        by_owner: dict[int, list[Extent]] = {}
-        for extent in piece.extents:
-            by_owner.setdefault(extent.owner, []).append(extent)
-        frames: dict[int, list[fmt.StoredFrame]] = {owner: [] for owner in by_owner}
+        wanted_by: dict[int, list[fmt.StoredFrame]] = {each.owner: [] for each in piece.extents}
         for found in journal.later_frames(memoryview(data), 0, base):
-            if found.payload_ok and found.frame.size and found.frame.stream in frames:
-                frames[found.frame.stream].append(found.frame)
-        for owner, extents in by_owner.items():
-            for extent in extents:
-                yield from self._journalled(extent, frames[owner], piece.number)
+            if found.payload_ok and found.frame.size and found.frame.stream in wanted_by:
+                wanted_by[found.frame.stream].append(found.frame)
+        for extent in piece.extents:
+            yield extent, self._journalled(extent, wanted_by[extent.owner], piece.number)
 
     def _read_journal(self, piece: Journalled) -> bytes | None:
         try:
@@ -249,7 +270,7 @@ class PieceReader:
 
     def _journalled(
         self, extent: Extent, frames: list[fmt.StoredFrame], number: int
-    ) -> Iterator[Group]:
+    ) -> list[fmt.StoredFrame]:
         held = []
         expected = extent.low
         for frame in frames:
@@ -259,9 +280,7 @@ class PieceReader:
         if expected < extent.high:
             path = fmt.journal_path(number)
             self._lose(extent, path, 0, expected, extent.high, "a frame does not verify")
-        for group in _grouped(iter(held)):
-            data = b"".join(frame.payload for frame in group)
-            yield _group(extent, group, data, group[0].start)
+        return held
 
     def _lose(
         self, extent: Extent, path: str, position: int, low: int, high: int, reason: str

@@ -168,15 +168,15 @@ def _offsets(name: str, default: str, get: Mapping[str, str]) -> Mapping[str, st
 # --- planning ---
 
 
-def plan(options: SegmentOptions) -> list[tuple[Piece, ...]]:
-    """Return what each task reads; runs in the driver."""
-    return with_directory(options.path, lambda found: _plan(found, options))
+def plan(options: SegmentOptions, coarser: int = 1) -> list[tuple[Piece, ...]]:
+    """Return what each task reads, in ``coarser`` pieces than asked for; runs in the driver."""
+    return with_directory(options.path, lambda found: _plan(found, options, coarser))
 
 
-def _plan(found: Opened, options: SegmentOptions) -> list[tuple[Piece, ...]]:
+def _plan(found: Opened, options: SegmentOptions, coarser: int) -> list[tuple[Piece, ...]]:
     ranges = ranges_of(found, options)
     total = sum(wanted.high - wanted.low for wanted in ranges)
-    size = options.partition_bytes
+    size = options.partition_bytes * coarser
     if options.partitions_min > 1:
         size = max(min(size, total // options.partitions_min), 1)
     return gathered(pieces_of(found, ranges, size), size)
