@@ -80,6 +80,7 @@ class Group(NamedTuple):
     data: bytes
     ends: list[int]
     times: list[int]
+    number: int  # of the first message
     lengths: list[int] | None  # of the messages; None where line ends tell
 
 
@@ -315,64 +316,41 @@ def _group(extent: Extent, frames: list[fmt.StoredFrame], data: bytes, start: in
             length for frame in frames for length in cbor2.loads(frame.header)[1]
         ]
     ends = [frame.start + frame.size for frame in frames]
-    return Group(extent, first, data, ends, [frame.time_ms for frame in frames], lengths)
+    times = [frame.time_ms for frame in frames]
+    return Group(extent, first, data, ends, times, frames[0].ordinal, lengths)
 
 
 # --- rows ---
 
 
 class Rows(NamedTuple):
-    """The messages of a group: one buffer, where each begins in it, and their positions.
+    """The messages of a group: one buffer, where each begins in it, where it ends in the stream.
 
     With ``separated`` every second string of the buffer is what stands between two messages.
+    ``first`` and ``last`` bound those that lie within the extent.
     """
 
-    data: bytes
     offsets: npt.NDArray[np.int32]
-    ends: Int64s  # in the stream, behind the message
+    ends: Int64s
     separated: bool
+    first: int
+    last: int
 
 
 def rows_of(group: Group) -> Rows:
-    """Split a group into its messages, as far as they lie within its extent."""
+    """Split a group into its messages."""
     if group.lengths is None:
-        return _json_rows(group)
-    sizes = np.asarray(group.lengths, dtype=np.int64)
-    ends = group.start + np.cumsum(sizes)
+        line_ends = np.flatnonzero(np.frombuffer(group.data, dtype=np.uint8) == _LINE_END)
+        offsets = np.zeros(2 * len(line_ends) + 1, dtype=np.int32)
+        offsets[1::2] = line_ends - 1
+        offsets[2::2] = line_ends + 1
+        ends = line_ends + (group.start + 1)
+    else:
+        offsets = np.zeros(len(group.lengths) + 1, dtype=np.int32)
+        np.cumsum(group.lengths, out=offsets[1:])
+        ends = offsets[1:].astype(np.int64) + group.start
     first, last = np.searchsorted(ends, [group.extent.low, group.extent.high], side="right")
-    offsets = np.zeros(last - first + 1, dtype=np.int32)
-    kept = ends[first:last]
-    low = int(ends[first - 1]) if first else group.start
-    offsets[1:] = kept - low
-    at = low - group.start
-    return Rows(group.data[at : at + int(offsets[-1])], offsets, kept, separated=False)
-
-
-def _json_rows(group: Group) -> Rows:
-    low, high = max(group.start, group.extent.low), min(group.ends[-1], group.extent.high)
-    data = group.data
-    if (low, high) != (group.start, group.ends[-1]):
-        data = data[low - group.start : high - group.start]
-    line_ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _LINE_END)
-    offsets = np.zeros(2 * len(line_ends) + 1, dtype=np.int32)
-    offsets[1::2] = line_ends - 1
-    offsets[2::2] = line_ends + 1
-    return Rows(data, offsets, line_ends + (low + 1), separated=True)
-
-
-# Four digits at a time, as the four bytes they are written in.
-_FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)], dtype="S4").view(np.uint32)
-
-
-def tokens(positions: Int64s) -> bytes:
-    """Return the offsets clients know positions by, sixteen digits each, one after the other."""
-    digits = np.empty((len(positions), 4), dtype=np.uint32)
-    high, low = np.divmod(positions, 10**8)
-    for column, half in ((0, high), (2, low)):
-        upper, lower = np.divmod(half, 10**4)
-        digits[:, column] = _FOUR_DIGITS[upper]
-        digits[:, column + 1] = _FOUR_DIGITS[lower]
-    return digits.tobytes()
+    return Rows(offsets, ends, group.lengths is None, int(first), int(last))
 
 
 class Arrow:
@@ -388,22 +366,21 @@ class Arrow:
         """Yield a group's rows, some ten thousand at a time."""
         rows = rows_of(group)
         count = len(rows.ends)
-        if not count:
-            return
+        numbers = pa.py_buffer(np.arange(group.number, group.number + count, dtype=np.int64))
         whole = pa.RecordBatch.from_arrays(
             [
                 self._values(group, rows),
                 pa.repeat(pa.scalar(group.extent.name, pa.string()), count),
-                _fixed(tokens(rows.ends), count, 16),
+                pa.Array.from_buffers(pa.int64(), count, [None, numbers]),
                 self._times(group, rows.ends),
             ],
             schema=self._schema,
         )
-        for start in range(0, count, ROWS_MAX):
-            yield whole.slice(start, ROWS_MAX)
+        for start in range(rows.first, rows.last, ROWS_MAX):
+            yield whole.slice(start, min(ROWS_MAX, rows.last - start))
 
     def _values(self, group: Group, rows: Rows) -> object:
-        buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.data)]
+        buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(group.data)]
         values = pa.Array.from_buffers(self._kind, len(rows.offsets) - 1, buffers)
         if rows.separated:
             # Ten times as fast as bytes.replace: Arrow copies message by message.
@@ -424,9 +401,3 @@ class Arrow:
         times = np.asarray(group.times, dtype=np.int64)[record] * 1000
         return pa.Array.from_buffers(self._time, len(times), [None, pa.py_buffer(times)])
 
-
-def _fixed(data: bytes, count: int, width: int) -> object:
-    """Return a column of strings of one width."""
-    offsets = np.arange(0, width * (count + 1), width, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.string(), count, buffers)

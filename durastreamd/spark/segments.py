@@ -2,7 +2,8 @@
 
 For bulk work: a whole history at the speed of the disk. It reads the directory of a stopped
 server, of a running one (which is not disturbed) or a backup; driver and executors must see it
-under the same path. Rows are those of the format ``durastream``: value, stream, offset, timestamp.
+under the same path. Rows are those of the format ``durastream`` (value, stream, and as offset the
+message's number) and when the message was written.
 """
 
 import hashlib
@@ -17,10 +18,12 @@ from typing import NamedTuple, TypeVar
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from durastreamd.errors import DurastreamError, StreamDamagedError
+from durastreamd.engine.view import View
+from durastreamd.errors import StreamDamagedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import offsets
 from durastreamd.spark.directory import Opened, disk_at, levels_of, streams_of, with_directory
+from durastreamd.spark.options import OptionError
 from durastreamd.spark.segment_plan import Piece, Range, gathered, pieces_of
 from durastreamd.storage import datadir
 
@@ -41,8 +44,8 @@ OPTIONS = (
     Option("subscribe", "", "Names of streams, separated by commas."),
     Option("subscribePattern", "", "A regular expression that a stream's whole name must match."),
     Option("bucket", "", "The bucket that streams are named in; alone: all of its streams."),
-    Option("startingOffsets", "earliest", 'earliest, or JSON: {"name": "offset"}.'),
-    Option("endingOffsets", "latest", 'latest, or JSON: {"name": "offset"}.'),
+    Option("startingOffsets", "earliest", "earliest, or JSON: stream to offset or number."),
+    Option("endingOffsets", "latest", "latest, or JSON: stream to offset or number."),
     Option("startingTimestamp", "", "Only what was written then or later, in ms since 1970."),
     Option("endingTimestamp", "", "Only what was written before, in ms since 1970."),
     Option("valueType", "string", "string, or binary for streams that are not text."),
@@ -54,10 +57,6 @@ OPTIONS = (
 )
 
 
-class OptionError(DurastreamError):
-    """An option of a source, sink or job is wrong; the text says which and how to put it right."""
-
-
 @dataclass(frozen=True)
 class SegmentOptions:
     """The options, checked."""
@@ -66,8 +65,8 @@ class SegmentOptions:
     subscribe: tuple[str, ...] = ()
     pattern: str = ""
     bucket: str = ""
-    starting: Mapping[str, str] | None = None
-    ending: Mapping[str, str] | None = None
+    starting: Mapping[str, str | int] | None = None
+    ending: Mapping[str, str | int] | None = None
     starting_ms: int | None = None
     ending_ms: int | None = None
     binary: bool = False
@@ -152,15 +151,15 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _offsets(name: str, default: str, get: Mapping[str, str]) -> Mapping[str, str] | None:
+def _offsets(name: str, default: str, get: Mapping[str, str]) -> Mapping[str, str | int] | None:
     if get[name] == default:
         return None
     try:
         found = json.loads(get[name])
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        reason = f'{name} is {default}, or JSON like {{"orders": "{0:016d}"}}, not {get[name]!r}'
+    if not isinstance(found, dict) or not all(type(v) in (str, int) for v in found.values()):
+        reason = f'{name} is {default}, or JSON like {{"orders": 1000}}, not {get[name]!r}'
         raise OptionError(reason)
     return found
 
@@ -239,11 +238,11 @@ def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) ->
         token = (given or {}).get(name)
         if token is None:
             continue
-        position = offsets.parse(token)
+        position = _position(view, token)
         if position is None or not low <= position <= high or not view.is_boundary(position):
             reason = (
-                f"{token!r} is no offset of stream {name!r}, "
-                f"which is there from {low:016d} to {stream.tail:016d}"
+                f"{token!r} is no offset of stream {name!r}, which is there from "
+                f"{view.ordinal_at(low)} ({low:016d}) to {stream.messages} ({stream.tail:016d})"
             )
             raise OptionError(reason)
         low, high = (position, high) if is_start else (low, position)
@@ -252,6 +251,14 @@ def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) ->
     if options.ending_ms is not None:
         high = min(high, view.position_at(options.ending_ms))
     return Range(name, stream.json, low, max(low, high), levels_of(found.engine, stream))
+
+
+def _position(view: View, given: str | int) -> int | None:
+    """Return where an offset is: a message's number, or a token of the server."""
+    if isinstance(given, str):
+        return offsets.parse(given)
+    first, last = view.ordinal_at(view.floor), view.ordinal_at(view.tail)
+    return view.position_of_message(given) if first <= given <= last else None
 
 
 # --- the data source ---
@@ -319,7 +326,7 @@ class SegmentSource(DataSource):
         options = parse_options(self.options)
         datadir.read_identity(disk_at(options.path))
         kind = "BINARY" if options.binary else "STRING"
-        return f"value {kind}, stream STRING, offset STRING, timestamp TIMESTAMP"
+        return f"value {kind}, stream STRING, offset LONG, timestamp TIMESTAMP"
 
     def reader(self, schema: StructType) -> SegmentReader:
         """Return the reader of a batch query."""

@@ -14,7 +14,7 @@ from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Record, Snapshot
 from durastreamd.spark.segment_plan import Piece
-from durastreamd.spark.segment_read import Arrow, Losses, PieceReader
+from durastreamd.spark.segment_read import Arrow, Loss, Losses, PieceReader
 from durastreamd.spark.segments import name_of, parse_options, plan
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobWriter
@@ -27,7 +27,7 @@ JSON, TEXT, BINARY = "application/json", "text/plain", "application/octet-stream
 class Row(NamedTuple):
     value: bytes
     stream: str
-    offset: str
+    offset: int
     time_ms: int
 
 
@@ -44,6 +44,7 @@ class Directory:
             self.disk, self.options, lambda: os.urandom(16), NOW, create=True
         )
         self.expected: dict[str, list[Row]] = {}
+        self.ends: dict[tuple[str, int], int] = {}  # position behind each message
 
     def __enter__(self) -> Self:
         return self
@@ -74,11 +75,13 @@ class Directory:
         """Fork a stream after some of its messages."""
         inherited = self.expected[source][:messages]
         stream = self.engine.namespace.by_key[source]
-        position = int(inherited[-1].offset) if inherited else stream.floor
+        position = self.ends[source, inherited[-1].offset] if inherited else stream.floor
         ordinal = self.engine.view(stream).ordinal_at(position)
         point = ForkPoint(source, position, ordinal, position)
         self.commit(self.engine.namespace.decide_create(CreateCommand(key, fork=point), self.now)[1])
         self.expected[key] = [row._replace(stream=key) for row in inherited]
+        for row in inherited:
+            self.ends[key, row.offset] = self.ends[source, row.offset]
 
     def append(self, key: str, *messages: bytes, producer: tuple[str, int, int] | None = None) -> None:
         """Append messages in one record."""
@@ -92,11 +95,13 @@ class Directory:
             draft.decide(AppendCommand(payload, stream.content_type, producer=producer))
         for message in () if stream.json else messages:
             draft.decide(AppendCommand(Payload(message), stream.content_type))
-        position = stream.tail
+        position, number = stream.tail, stream.messages
         self.commit(draft.record(self.now))
         for message in messages:
             position += len(message) + (2 if stream.json else 0)
-            self.expected[key].append(Row(message, key, f"{position:016d}", self.now))
+            self.expected[key].append(Row(message, key, number, self.now))
+            self.ends[key, number] = position
+            number += 1
 
     def snapshot(self, key: str, position: int) -> None:
         stream = self.engine.namespace.by_key[key]
@@ -107,7 +112,15 @@ class Directory:
         _, publish = self.engine.namespace.decide_publish(key, blob, self.now)
         assert publish is not None
         self.commit((publish, b""))
-        self.expected[key] = [row for row in self.expected[key] if int(row.offset) > position]
+        self.expected[key] = [
+            row for row in self.expected[key] if self.ends[key, row.offset] > position
+        ]
+
+    def lost(self, key: str, losses: list[Loss]) -> list[Row]:
+        """Return the rows of a stream that losses cover."""
+        rows = self.rows()[str(name_of(key))]
+        ends = {row: self.ends[key, row.offset] for row in rows}
+        return [row for row in rows if any(loss.low < ends[row] <= loss.high for loss in losses)]
 
     def checkpoint(self) -> None:
         self.engine.journal.rotate()
@@ -123,7 +136,7 @@ SCHEMA = pa.schema(
     [
         ("value", pa.binary()),
         ("stream", pa.string()),
-        ("offset", pa.string()),
+        ("offset", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from durastreamd.errors import CorruptDataError, DataDirectoryError, DurastreamError
+from durastreamd.spark.options import OptionError
 from durastreamd.spark.segment_plan import Extent, Journalled
 from durastreamd.spark.segment_read import Losses, NotTextError
 from durastreamd.spark.segments import (
-    OptionError,
     SegmentPartition,
     SegmentReader,
     SegmentSource,
@@ -27,7 +27,7 @@ SCHEMA = StructType(
     [
         StructField("value", StringType()),
         StructField("stream", StringType()),
-        StructField("offset", StringType()),
+        StructField("offset", LongType()),
         StructField("timestamp", TimestampType()),
     ]
 )
@@ -86,7 +86,7 @@ def test_every_committed_row_is_read_once_and_in_order(
                 if step == "fork":
                     made.fork(f"/fork{number}", key, min(at, len(rows)))
                 elif rows and made.engine.namespace.by_key[key].snapshot is None:
-                    made.snapshot(key, int(rows[min(at, len(rows) - 1)].offset))
+                    made.snapshot(key, made.ends[key, rows[min(at, len(rows) - 1)].offset])
         assert rows_of(made.root, maxPartitionBytes=piece_bytes) == made.rows()
     finally:
         made.engine.release()
@@ -149,8 +149,8 @@ def test_nothing_in_the_directory_changes(directory: Directory) -> None:
 def test_offsets_and_timestamps_bound_a_read(directory: Directory) -> None:
     rows = filled(directory).rows()["orders"]
     for low in range(0, len(rows), 7):
-        start = json.dumps({"orders": rows[low].offset})
-        end = json.dumps({"orders": rows[-3].offset})
+        start = json.dumps({"orders": rows[low].offset + 1})
+        end = json.dumps({"orders": f"{directory.ends['/orders', rows[-3].offset]:016d}"})
         found = rows_of(directory.root, startingOffsets=start, endingOffsets=end)
         assert found.get("orders", []) == rows[low + 1 : -2]
         since, until = rows[low].time_ms, rows[-3].time_ms
@@ -206,7 +206,7 @@ def test_a_damaged_record_fails_the_read_or_is_left_out(directory: Directory) ->
     losses = Losses(fail=False)
     found = rows_of(directory.root, losses, failOnDataLoss="false")["orders"]
     (loss,) = losses.found
-    lost = [row for row in rows if loss.low < int(row.offset) <= loss.high]
+    lost = directory.lost("/orders", [loss])
     assert 1 <= len(lost) <= 4
     assert found == [row for row in rows if row not in lost]
 
@@ -229,7 +229,7 @@ def test_every_flipped_bit_of_a_segment_and_its_index_is_seen_or_harmless(
             path.write_bytes(whole)
             assert set(found) <= set(rows), (suffix, at)
             assert found == rows or losses.found, (suffix, at)
-            lost = {row for row in rows for x in losses.found if x.low < int(row.offset) <= x.high}
+            lost = set(directory.lost("/orders", losses.found))
             assert set(found) | lost == set(rows), (suffix, at)
 
 
@@ -242,7 +242,7 @@ def test_a_missing_file_is_named(directory: Directory, suffix: str) -> None:
         rows_of(directory.root)
     losses = Losses(fail=False)
     found = rows_of(directory.root, losses, failOnDataLoss="false")["orders"]
-    lost = {row for row in rows for x in losses.found if x.low < int(row.offset) <= x.high}
+    lost = set(directory.lost("/orders", losses.found))
     assert lost
     assert set(found) == set(rows) - lost
 
@@ -293,7 +293,7 @@ def test_a_damaged_stream_fails_the_plan_or_is_left_out(directory: Directory) ->
         ({"path": ""}, "which data directory?"),
         ({"subscribePattern": "("}, "subscribePattern must be a regular expression, not '('"),
         ({"startingOffsets": "now"}, "startingOffsets is earliest, or JSON"),
-        ({"endingOffsets": '{"a": 1}'}, "endingOffsets is latest, or JSON"),
+        ({"endingOffsets": '{"a": 1.5}'}, "endingOffsets is latest, or JSON"),
         ({"startingTimestamp": "yesterday"}, "must be milliseconds since 1970, not 'yesterday'"),
         ({"valueType": "json"}, "valueType is string or binary, not 'json'"),
         ({"verifyChecksums": "maybe"}, "verifyChecksums is true or false, not 'maybe'"),
@@ -302,6 +302,7 @@ def test_a_damaged_stream_fails_the_plan_or_is_left_out(directory: Directory) ->
         ({"bucket": "none"}, "there is no bucket 'none' in"),
         ({"startingOffsets": '{"orders": "0000000000000003"}'}, "is no offset of stream 'orders'"),
         ({"startingOffsets": '{"orders": "9000000000000003"}'}, "is no offset of stream 'orders'"),
+        ({"startingOffsets": '{"orders": 5}'}, "5 is no offset of stream 'orders', which is there"),
         ({"subscribe": "bytes", "valueType": "string"}, "is application/octet-stream, which is"),
     ],
 )
@@ -322,7 +323,7 @@ def test_a_wrong_directory_is_named(tmp_path: Path) -> None:
         columns(tmp_path)
     Directory(tmp_path / "data").engine.release()
     assert columns(tmp_path / "data") == (
-        "value STRING, stream STRING, offset STRING, timestamp TIMESTAMP"
+        "value STRING, stream STRING, offset LONG, timestamp TIMESTAMP"
     )
     identity = tmp_path / "data" / "DURASTREAMD"
     identity.write_text(identity.read_text().replace("format 1", "format 2"))
