@@ -1,4 +1,4 @@
-"""The command line of the pipeline: ``dspipeline [--master URL] JOB``; runs under spark-submit, too.
+"""The command line of the pipeline: ``dspipeline JOB``; spark-submit runs it, too.
 
 Every job is a ``Job`` in a module of its own; this module only knows their list, and what an
 exit status means.

@@ -44,7 +44,7 @@ class Opened(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A run of a stream's bytes and whose files they are in: a fork's first ones are its source's."""
+    """A run of a stream's bytes and whose files they are in: a fork begins in its source's."""
 
     owner: int
     low: int

@@ -129,9 +129,7 @@ def _in_segments(
 def _split(disk: RealDisk, extent: Extent, piece_bytes: int) -> Iterator[Extent]:
     """Cut a long extent where records begin, into pieces of equal size."""
     count = -(-(extent.high - extent.low) // piece_bytes)
-    wanted = [
-        extent.low + (extent.high - extent.low) * number // count for number in range(count)
-    ]
+    wanted = [extent.low + (extent.high - extent.low) * number // count for number in range(count)]
     cuts = _record_starts(disk, extent, wanted)
     if not cuts:
         yield extent  # no index, or a damaged one: the task will say so
@@ -192,9 +190,7 @@ class _Run:
         return Journalled(self.number, self.start, end, extents)
 
 
-def _in_journal(
-    found: Opened, waiting: dict[int, list[Extent]], piece_bytes: int
-) -> list[Piece]:
+def _in_journal(found: Opened, waiting: dict[int, list[Extent]], piece_bytes: int) -> list[Piece]:
     if not waiting:
         return []
     pieces: list[Piece] = []

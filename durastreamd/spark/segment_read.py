@@ -20,7 +20,6 @@ from durastreamd.spark.directory import disk_at
 from durastreamd.spark.segment_plan import Extent, Journalled, Piece, segments_at
 from durastreamd.storage import datadir, format as fmt, journal
 from durastreamd.storage.checksum import payload_sum
-from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.index import HEADER_BYTES, IndexReader
 
 logger = logging.getLogger(__name__)
@@ -163,9 +162,7 @@ class PieceReader:
         if expected < extent.high:
             self._lose(extent, path, position, expected, extent.high, reason)
 
-    def _entries(
-        self, extent: Extent, path: str
-    ) -> Iterator[fmt.StoredFrame | CorruptDataError]:
+    def _entries(self, extent: Extent, path: str) -> Iterator[fmt.StoredFrame | CorruptDataError]:
         """Yield the records an index describes, and in their place what does not verify."""
         try:
             handle = self._disk.open(path)
@@ -312,9 +309,7 @@ def _group(extent: Extent, frames: list[fmt.StoredFrame], data: bytes, start: in
         data = data[first - start : last - start]
     lengths = None
     if not extent.json:
-        lengths = [
-            length for frame in frames for length in cbor2.loads(frame.header)[1]
-        ]
+        lengths = [length for frame in frames for length in cbor2.loads(frame.header)[1]]
     ends = [frame.start + frame.size for frame in frames]
     times = [frame.time_ms for frame in frames]
     return Group(extent, first, data, ends, times, frames[0].ordinal, lengths)
@@ -400,4 +395,3 @@ class Arrow:
         record = np.searchsorted(np.asarray(group.ends, dtype=np.int64), ends)
         times = np.asarray(group.times, dtype=np.int64)[record] * 1000
         return pa.Array.from_buffers(self._time, len(times), [None, pa.py_buffer(times)])
-

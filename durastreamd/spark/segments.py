@@ -50,8 +50,12 @@ OPTIONS = (
     Option("endingTimestamp", "", "Only what was written before, in ms since 1970."),
     Option("valueType", "string", "string, or binary for streams that are not text."),
     Option("verifyChecksums", "true", "Compare every record with its checksum."),
-    Option("failOnDataLoss", "true", "Fail where bytes are damaged or gone; false: leave them out."),
-    Option("badRecordsPath", "", "With failOnDataLoss=false: a directory that gets what was left out."),
+    Option(
+        "failOnDataLoss", "true", "Fail where bytes are damaged or gone; false: leave them out."
+    ),
+    Option(
+        "badRecordsPath", "", "With failOnDataLoss=false: a directory that gets what was left out."
+    ),
     Option("maxPartitionBytes", "16777216", "How many bytes one task reads, about."),
     Option("minPartitions", "1", "Make tasks smaller until there are so many."),
 )

@@ -78,12 +78,16 @@ class Directory:
         position = self.ends[source, inherited[-1].offset] if inherited else stream.floor
         ordinal = self.engine.view(stream).ordinal_at(position)
         point = ForkPoint(source, position, ordinal, position)
-        self.commit(self.engine.namespace.decide_create(CreateCommand(key, fork=point), self.now)[1])
+        self.commit(
+            self.engine.namespace.decide_create(CreateCommand(key, fork=point), self.now)[1]
+        )
         self.expected[key] = [row._replace(stream=key) for row in inherited]
         for row in inherited:
             self.ends[key, row.offset] = self.ends[source, row.offset]
 
-    def append(self, key: str, *messages: bytes, producer: tuple[str, int, int] | None = None) -> None:
+    def append(
+        self, key: str, *messages: bytes, producer: tuple[str, int, int] | None = None
+    ) -> None:
         """Append messages in one record."""
         stream = self.engine.namespace.by_key[key]
         if self.engine.needs_loading(stream):

@@ -28,6 +28,8 @@ FAILED = 70
 IO_ERROR = 74
 
 PROGRESS_S = 2.0
+# What our jobs shuffle is keys and sums, seldom messages; Spark would take 200.
+SHUFFLE_PARTITIONS = "16"
 
 
 class JobError(Exception):
@@ -66,9 +68,8 @@ class Console:
 
     def spark(self, name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
         """Return the session of a job."""
-        return build_session(
-            f"dspipeline {name}", self.master, {**(settings or {}), **self.settings}
-        )
+        chosen = {"spark.sql.shuffle.partitions": SHUFFLE_PARTITIONS, **(settings or {})}
+        return build_session(f"dspipeline {name}", self.master, {**chosen, **self.settings})
 
     @contextmanager
     def progress(self, spark: SparkSession) -> Iterator[None]:

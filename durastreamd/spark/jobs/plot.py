@@ -53,7 +53,7 @@ def draw(path: str, table: list[StreamStats], bins: list[Bin], width_ms: int) ->
         "svg.fonttype": "none",
         "font.family": "sans-serif",
     }
-    with plt.rc_context(style):
+    with plt.rc_context(style):  # type: ignore[arg-type]  # its keys are a list of 300 literals
         rows = max(len(names), 2)
         figure, (above, below) = plt.subplots(
             2,
@@ -96,17 +96,19 @@ def _rates(
         floor = top
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(0, float(floor.max()) * 1.08 or 1)
-    locator = dates.AutoDateLocator(minticks=4, maxticks=8)
+    locator = dates.AutoDateLocator(minticks=4, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    formatter = dates.ConciseDateFormatter(locator)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(formatter)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.set_title("Messages per second (UTC)", loc="left", fontweight="bold")
-    _plain(axes, "y")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
 
 
-def _sizes(
-    axes: Axes, names: list[str], table: list[StreamStats], colours: dict[str, str]
-) -> None:
+def _sizes(axes: Axes, names: list[str], table: list[StreamStats], colours: dict[str, str]) -> None:
     held = dict.fromkeys(names, 0)
     messages = dict.fromkeys(names, 0)
     for stats in table:
@@ -122,18 +124,12 @@ def _sizes(
     axes.set_yticks(places, [_short(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(0, largest * 1.35)
-    axes.xaxis.set_major_formatter(lambda value, _: size_text(value))
     axes.set_title("Bytes held by each stream", loc="left", fontweight="bold")
     axes.tick_params(axis="y", length=0)
-    _plain(axes, "x")
+    axes.xaxis.set_visible(False)  # the bars say it themselves
+    for side in ("top", "right", "bottom"):
+        axes.spines[side].set_visible(False)
 
 
 def _short(name: str) -> str:
     return name if len(name) <= 32 else f"{name[:14]}...{name[-14:]}"
-
-
-def _plain(axes: Axes, grid: str) -> None:
-    for side in ("top", "right", "left" if grid == "x" else "bottom"):
-        axes.spines[side].set_visible(False)
-    axes.grid(axis="y" if grid == "y" else "x", color=FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)

@@ -2,21 +2,19 @@
 
 import argparse
 
-from pyspark.sql import DataFrame, SparkSession
-
 from durastreamd.spark.jobs.job import USAGE, JobError
 
 OPTION = "an option of the format, as NAME=VALUE; may be given several times"
 
 
-def add_source(parser: argparse.ArgumentParser, *, directory: bool = True) -> None:
+def add_source(parser: argparse.ArgumentParser, *, server: bool = True) -> None:
     """Add the arguments that say what to read."""
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--url", metavar="URL", help="the server, as http://host:port")
-    if directory:
-        place.add_argument(
-            "--data-dir", metavar="DIR", help="a data directory or a backup, read without a server"
-        )
+    if server:
+        place.add_argument("--url", metavar="URL", help="the server, as http://host:port")
+    place.add_argument(
+        "--data-dir", metavar="DIR", help="a data directory or a backup, read without a server"
+    )
     parser.add_argument("--bucket", metavar="NAME", default="", help="streams of this bucket")
     parser.add_argument(
         "--stream", metavar="NAME", action="append", default=[], help="a stream; may be repeated"
@@ -47,19 +45,8 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
         "subscribePattern": args.pattern,
     }
     found = {name: value for name, value in chosen.items() if value}
-    if args.url is not None:
+    if args.data_dir is None:
         found["url"] = args.url
     else:
         found["path"] = args.data_dir
     return {**found, **given_options(args)}
-
-
-def format_of(args: argparse.Namespace) -> str:
-    """Return the format that reads what was asked for."""
-    return "durastream" if args.url is not None else "durastream-segments"
-
-
-def read(spark: SparkSession, args: argparse.Namespace, **more: str) -> DataFrame:
-    """Return the rows that were asked for."""
-    options = {**source_options(args), **more}
-    return spark.read.format(format_of(args)).options(**options).load()

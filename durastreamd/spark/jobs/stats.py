@@ -1,13 +1,12 @@
 """``dspipeline stats``: how much each stream holds, how fast it came, where it fell silent.
 
-From a data directory the indexes alone are read: a record tells its time, its bytes and how many
-messages it has, so a terabyte of messages costs megabytes of reading. Over HTTP every message is
-read. Both become rows of (stream, time, messages, bytes), and the rest is the same.
+The indexes alone are read: a record tells its time, its bytes and how many messages it has, so a
+terabyte of messages costs megabytes of reading.
 """
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.spark.directory import Opened, with_directory
 from durastreamd.spark.jobs import plot
 from durastreamd.spark.jobs.job import NO_INPUT, OK, Console, Job, JobError, size_text
-from durastreamd.spark.jobs.source import add_source, read, source_options
+from durastreamd.spark.jobs.source import add_source, source_options
 from durastreamd.spark.segment_plan import Piece
 from durastreamd.spark.segment_read import Batch, Losses, PieceReader
 from durastreamd.spark.segments import (
@@ -50,7 +49,7 @@ class StreamStats(NamedTuple):
     last_ms: int
     gap_ms: int  # the longest silence between two records
     gap_from_ms: int
-    producers: int | None  # that the stream knows; None where the server does not tell
+    producers: int  # that the stream knows
 
     @property
     def rate(self) -> float:
@@ -157,7 +156,7 @@ def records_of(root: str, pieces: tuple[Piece, ...]) -> Iterator[Batch]:
 # --- the figures ---
 
 
-def figures(records: DataFrame, producers: dict[str, int] | None) -> list[StreamStats]:
+def figures(records: DataFrame, producers: dict[str, int]) -> list[StreamStats]:
     """Return the table, the largest stream first."""
     before = F.lag("ms").over(Window.partitionBy("stream").orderBy("ms"))
     timed = records.withColumn("ms", F.unix_millis("timestamp"))
@@ -178,7 +177,7 @@ def figures(records: DataFrame, producers: dict[str, int] | None) -> list[Stream
             row.last,
             row.silence.gap,
             row.silence.since,
-            None if producers is None else producers.get(row.stream, 0),
+            producers.get(row.stream, 0),
         )
         for row in found.collect()
     ]
@@ -202,17 +201,67 @@ def bins(records: DataFrame, table: list[StreamStats]) -> tuple[list[Bin], int]:
 
 # --- the table ---
 
+Row = tuple[str, ...]
 HEADINGS = ("stream", "messages", "bytes", "per s", "first", "last", "longest gap", "producers")
 
 
-def lines_of(table: list[StreamStats]) -> Iterator[str]:
-    """Yield the table as text, columns aligned."""
-    rows = [HEADINGS, *(_cells(stats) for stats in table)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+def lines_of(headings: Row, cells: Iterable[Row]) -> Iterator[str]:
+    """Yield a table as text, columns aligned."""
+    rows = [headings, *cells]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
     for row in rows:
         left = row[0].ljust(widths[0])
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        yield "  ".join([left, *cells]).rstrip()
+        right = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        yield "  ".join([left, *right]).rstrip()
+
+
+class BucketStats(NamedTuple):
+    """All streams of a bucket, or all that are in none."""
+
+    bucket: str
+    streams: int
+    messages: int
+    bytes: int
+    first_ms: int
+    last_ms: int
+
+    @property
+    def rate(self) -> float:
+        """Return messages per second, from the first to the last."""
+        return self.messages / max((self.last_ms - self.first_ms) / 1000, 0.001)
+
+
+def buckets_of(table: list[StreamStats], bucket: str) -> list[BucketStats]:
+    """Return the sums of each bucket; names tell which one a stream is in."""
+    found: dict[str, list[StreamStats]] = {}
+    for row in table:
+        name = bucket or (row.stream.split("/")[1] if row.stream.startswith("/") else "")
+        found.setdefault(name, []).append(row)
+    return [
+        BucketStats(
+            name,
+            len(rows),
+            sum(row.messages for row in rows),
+            sum(row.bytes for row in rows),
+            min(row.first_ms for row in rows),
+            max(row.last_ms for row in rows),
+        )
+        for name, rows in sorted(found.items())
+    ]
+
+
+def _bucket_lines(buckets: list[BucketStats]) -> Iterator[str]:
+    cells = [
+        (
+            row.bucket or "(no bucket)",
+            f"{row.streams:,}",
+            f"{row.messages:,}",
+            size_text(row.bytes),
+            f"{row.rate:,.1f}",
+        )
+        for row in buckets
+    ]
+    return lines_of(("bucket", "streams", "messages", "bytes", "per s"), cells)
 
 
 def _cells(stats: StreamStats) -> tuple[str, ...]:
@@ -224,7 +273,7 @@ def _cells(stats: StreamStats) -> tuple[str, ...]:
         time_text(stats.first_ms),
         time_text(stats.last_ms),
         _duration(stats.gap_ms),
-        "-" if stats.producers is None else f"{stats.producers:,}",
+        f"{stats.producers:,}",
     )
 
 
@@ -245,28 +294,20 @@ def _duration(length_ms: int) -> str:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    add_source(parser)
+    add_source(parser, server=False)
     parser.add_argument("--plot", metavar="FILE", help="draw it, too: an .svg or .png file")
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
     if args.plot is not None:
         plot.check(args.plot)
-    producers: dict[str, int] | None = None
+    options = {"valueType": "binary", **source_options(args)}
+    producers = producers_of(parse_options(options))
     spark = console.spark("stats")
     begin = time.monotonic()
     with console.progress(spark):
-        if args.url is None:
-            options = {"valueType": "binary", **source_options(args)}
-            producers = producers_of(parse_options(options))
-            spark.dataSource.register(RecordSource)
-            records = spark.read.format(RecordSource.name()).options(**options).load()
-        else:
-            rows = read(spark, args)
-            size = F.octet_length("value").cast("long").alias("bytes")
-            one = F.lit(1).cast("long").alias("messages")
-            records = rows.select("stream", "timestamp", one, size)
-        records = records.cache()
+        spark.dataSource.register(RecordSource)
+        records = spark.read.format(RecordSource.name()).options(**options).load().cache()
         table = figures(records, producers)
         if not table:
             reason = "there are no messages in what was chosen"
@@ -275,23 +316,27 @@ def _run(args: argparse.Namespace, console: Console) -> int:
             found, width = bins(records, table)
             plot.draw(args.plot, table, found, width)
         records.unpersist()
-    for line in lines_of(table):
+    buckets = buckets_of(table, args.bucket)
+    for line in (*lines_of(HEADINGS, map(_cells, table)), "", *_bucket_lines(buckets)):
         console.line(line)
-    _summary(console, table, time.monotonic() - begin)
-    return OK
-
-
-def _summary(console: Console, table: list[StreamStats], seconds: float) -> None:
-    messages, size = (sum(row[column] for row in table) for column in (1, 2))
+    seconds = time.monotonic() - begin
+    messages, size = sum(row.messages for row in table), sum(row.bytes for row in table)
     text = (
         f"{len(table)} streams, {messages:,} messages, {size_text(size)}, "
         f"{time_text(min(row.first_ms for row in table))} to "
         f"{time_text(max(row.last_ms for row in table))} UTC; took {seconds:.1f} s"
     )
-    console.summary(
-        text,
-        {"messages": messages, "bytes": size, "streams": [row._asdict() for row in table]},
-    )
+    members: dict[str, object] = {
+        "messages": messages,
+        "bytes": size,
+        "seconds": round(seconds, 3),
+        "streams": [row._asdict() for row in table],
+        "buckets": [row._asdict() for row in buckets],
+    }
+    console.summary(text, members)
+    return OK
 
 
-JOB = Job("stats", "messages, bytes, rates, gaps and producers, as table and plot", _arguments, _run)
+JOB = Job(
+    "stats", "messages, bytes, rates, gaps and producers, as table and plot", _arguments, _run
+)
