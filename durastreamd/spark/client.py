@@ -6,6 +6,7 @@ long as ``retry_s`` allows: all of ours are idempotent (reads, creates, appends 
 headers); one that is not says so.
 """
 
+import atexit
 import http.client
 import json
 import os
@@ -208,7 +209,15 @@ class Client:
                 self._drop(url)
         connection = connect(parts, self.settings)
         self._connections[key] = connection
-        connection.request(method, target, body, sent)
+        try:
+            connection.request(method, target, body, sent)
+        except (BrokenPipeError, ConnectionResetError) as exc:
+            # Refused before all of it was sent, a body that is too large for one: the answer may
+            # have come all the same.
+            try:
+                return connection.getresponse()
+            except (OSError, http.client.HTTPException):
+                raise exc from None
         return connection.getresponse()
 
     def headers_for(self, headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -292,6 +301,12 @@ class Patience:
         return True
 
 
+@atexit.register
+def _hang_up_all() -> None:
+    for client in _SHARED.values():
+        client.hang_up()
+
+
 _SHARED: dict[tuple[int, int, ClientSettings], Client] = {}
 
 
@@ -300,6 +315,7 @@ def shared_client(settings: ClientSettings) -> Client:
     key = (os.getpid(), threading.get_ident(), settings)
     if key not in _SHARED:
         if len(_SHARED) > 64:
+            _hang_up_all()
             _SHARED.clear()
         _SHARED[key] = Client(settings)
     return _SHARED[key]

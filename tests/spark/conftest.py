@@ -4,6 +4,8 @@ Most tests here drive readers and writers directly and start no JVM; those that 
 share one session. A machine without Java skips them with a reason (``tools/test`` installs it).
 """
 
+import hashlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +15,12 @@ import pytest
 
 from tests.support.daemon import Daemon
 
-pytest.importorskip("pyspark", reason="the extra durastreamd[spark] is not installed")
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JSON = {"Content-Type": "application/json"}
+    from tests.spark.driving import Hand
+
+pytest.importorskip("pyspark", reason="the extra durastreamd[spark] is not installed")
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +38,31 @@ def http() -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="session")
+def hand(server: Daemon, http: httpx.Client) -> "Hand":
+    """Furnishes streams on the running daemon."""
+    from tests.spark.driving import Hand
+
+    return Hand(server, http)
+
+
+@pytest.fixture(autouse=True)
+def _end_readers() -> Iterator[None]:
+    yield
+    if "tests.spark.driving" in sys.modules:
+        sys.modules["tests.spark.driving"].end_readers()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name for streams and buckets that no other test takes."""
+    digest = hashlib.sha256(request.node.nodeid.encode()).hexdigest()
+    return f"test-{digest[:12]}"
+
+
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """One Spark session, local, with task retries, for all tests of this process."""
-    from durastreamd.spark import session  # noqa: PLC0415
+    from durastreamd.spark import session
 
     try:
         session.make_class_archive()

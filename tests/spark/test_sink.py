@@ -1,0 +1,356 @@
+"""The sink without a JVM: producers and chunks, written twice, refused, made to wait."""
+
+import datetime as dt
+import decimal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from durastreamd.spark import sink
+from durastreamd.spark.client import ServerUnreachableError
+from durastreamd.spark.format import DurastreamSource
+from durastreamd.spark.options import OptionError, SinkOptions, parse
+from durastreamd.spark.rows import Batch
+from durastreamd.spark.sink import BatchWriter, Producer, SinkError, StreamWriter, Task, Written
+from tests.spark.driving import BINARY, TEXT, Hand, batch_values
+from tests.spark.plain_server import Scripted, plain_server
+from tests.support.daemon import Daemon
+
+VALUE = StructType([StructField("value", StringType())])
+BOTH = StructType([StructField("stream", StringType()), *VALUE.fields])
+
+
+def batches(rows: list[dict[str, object]], size: int = 3) -> Iterator[Batch]:
+    for at in range(0, len(rows), size):
+        yield cast(Batch, pa.RecordBatch.from_pylist(rows[at : at + size]))
+
+
+def rows_of(*values: object, stream: str = "") -> list[dict[str, object]]:
+    named = {"stream": stream} if stream else {}
+    return [{**named, "value": value} for value in values]
+
+
+def options(hand: Hand, **given: object) -> SinkOptions:
+    said = {"url": hand.server.url, **{name: str(value) for name, value in given.items()}}
+    return parse(SinkOptions, said)
+
+
+def write(
+    made: SinkOptions,
+    rows: list[dict[str, object]],
+    producer: Producer,
+    schema: StructType = VALUE,
+) -> Written:
+    return Task(made, schema).write(batches(rows), producer, Written(0))
+
+
+# --- once ---
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    limit=st.integers(1, 200),
+    reached=st.integers(0, 12),
+)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_batch_written_again_after_it_broke_off_anywhere_is_there_once(
+    hand: Hand, sizes: list[int], limit: int, reached: int
+) -> None:
+    name = f"once-{hash((tuple(sizes), limit, reached)) & 0xFFFFFFFFFFFF:x}"
+    hand.http.delete(hand.url(name))
+    hand.make(name)
+    made = options(hand, stream=name, maxAppendBytes=limit)
+    rows = rows_of(*[f'"{number:02}{"x" * size}"' for number, size in enumerate(sizes)])
+    for epoch in range(2):
+        producer = Producer("query.0", epoch)
+        task = Task(made, VALUE)
+        appender = sink.Appender(made, task.settings, producer)
+        # The task dies after some rows were taken, perhaps appended; its successor sends all.
+        appender.add(name, [str(row["value"]).encode() for row in rows[:reached]], Written(0))
+        done = write(made, rows, producer)
+        assert done.streams == {name: len(rows)}
+        again = write(made, rows, producer)
+        assert again.repeated == again.appends == done.appends
+    texts = [str(row["value"]).strip('"') for row in rows]
+    assert hand.values(name) == texts * 2
+
+
+def test_a_small_partition_is_one_append_so_its_order_does_not_matter(
+    hand: Hand, name: str
+) -> None:
+    hand.make(name)
+    made = options(hand, stream=name)
+    first = write(made, rows_of("1", "2", "3"), Producer("q.0", 0))
+    assert (first.appends, first.repeated) == (1, 0)
+    second = write(made, rows_of("3", "1", "2"), Producer("q.0", 0))
+    assert (second.appends, second.repeated) == (1, 1)
+    assert hand.values(name) == [1, 2, 3]
+
+
+def test_skipped_batches_are_no_gap_and_a_zombie_is_fenced(hand: Hand, name: str) -> None:
+    hand.make(name)
+    made = options(hand, stream=name)
+    for epoch in (0, 1, 5):
+        write(made, rows_of(str(epoch)), Producer("q.0", epoch))
+    with pytest.raises(SinkError, match=r"403 STALE_EPOCH: .* stop one of them"):
+        write(made, rows_of("666"), Producer("q.0", 3))
+    assert hand.values(name) == [0, 1, 5]
+
+
+def test_another_number_of_chunks_on_the_second_run_is_noticed(hand: Hand, name: str) -> None:
+    hand.make(name)
+    small = options(hand, stream=name, maxAppendBytes=4)
+    with pytest.raises(SinkError, match=r"409 SEQUENCE_GAP: .* commitMode=driver"):
+        appender = sink.Appender(small, small.client_settings(), Producer("q.0", 0))
+        appender._target(name).seq = 2
+        appender.add(name, [b"1"], Written(0))
+        appender._append(appender._target(name), Written(0))
+
+
+# --- what is written where ---
+
+
+def test_rows_go_to_the_stream_they_name_in_their_order(hand: Hand, name: str) -> None:
+    rows = [{"stream": f"{name}-{n % 3}", "value": str(n)} for n in range(20)]
+    made = options(hand, createStreams="true")
+    write(made, rows, Producer("q.0", 0), BOTH)
+    for rest in range(3):
+        assert hand.values(f"{name}-{rest}") == [n for n in range(20) if n % 3 == rest]
+
+
+def test_streams_of_a_bucket_are_written_by_their_names(hand: Hand, name: str) -> None:
+    hand.bucket(name)
+    made = options(hand, bucket=name, createStreams="true")
+    write(made, rows_of("1", stream="a b"), Producer("q.0", 0), BOTH)
+    assert hand.values("a%20b", bucket=name) == [1]
+
+
+def test_columns_become_json_objects(hand: Hand, name: str) -> None:
+    hand.make(name)
+    schema = StructType([StructField("stream", StringType()), StructField("n", LongType())])
+    row = {
+        "stream": name,
+        "n": 1,
+        "none": None,
+        "at": dt.datetime(2030, 1, 31, 12, 0, 0, 123456, dt.UTC),
+        "day": dt.date(2030, 1, 31),
+        "cents": decimal.Decimal("12.50"),
+        "many": decimal.Decimal(10) ** 20,
+        "deep": {"list": ["é"]},
+        "raw": b"\x00\xff",
+    }
+    write(options(hand), [row], Producer("q.0", 0), schema)
+    assert hand.values(name) == [
+        {
+            "n": 1,
+            "at": "2030-01-31T12:00:00.123456Z",
+            "day": "2030-01-31",
+            "cents": 12.5,
+            "many": 10**20,
+            "deep": {"list": ["é"]},
+            "raw": "AP8=",
+        }
+    ]
+    inexact = {"stream": name, "n": decimal.Decimal("0.1234567890123456789012345")}
+    with pytest.raises(SinkError, match="no exact JSON form"):
+        write(options(hand), [inexact], Producer("q.0", 1), schema)
+    with pytest.raises(SinkError, match="no NaN"):
+        write(options(hand), [{"stream": name, "n": float("nan")}], Producer("q.0", 1), schema)
+
+
+def test_text_and_binary_rows_are_messages_and_read_back_as_they_were(
+    hand: Hand, name: str
+) -> None:
+    for kind, values in ((TEXT, ["one\ntwo", "three"]), (BINARY, [b"\x00\xff", b"\n"])):
+        each = f"{name}-{kind['Content-Type'][:4]}"
+        url = hand.make(each, kind=kind)
+        write(options(hand, stream=each), rows_of(*values), Producer("q.0", 0))
+        assert batch_values(path=url) == values
+    lines = f"{name}-lines"
+    url = hand.make(lines, kind=TEXT)
+    made = options(hand, stream=lines, lineSep="\n")
+    done = write(made, rows_of("one", "", "two"), Producer("q.0", 0))
+    assert done.appends == 1
+    assert batch_values(path=url, lineSep="\n") == ["one", "", "two"]
+    with pytest.raises(SinkError, match="holds lineSep and would be read as two"):
+        write(made, rows_of("a\nb"), Producer("q.0", 1))
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("value", ["1,2", "", "{", '{"a":1}]', "nonsense"])
+def test_a_value_that_is_not_one_json_text_is_refused_before_it_is_sent(
+    hand: Hand, name: str, value: str
+) -> None:
+    hand.make(name)
+    with pytest.raises(SinkError, match=r"holds JSON and a row's value is none"):
+        write(options(hand, stream=name), rows_of("1", value), Producer("q.0", 0))
+    assert hand.values(name) == []
+
+
+def test_nulls_are_refused(hand: Hand, name: str) -> None:
+    hand.make(name)
+    with pytest.raises(SinkError, match="the column value is null"):
+        write(options(hand, stream=name), rows_of("1", None), Producer("q.0", 0))
+    rows = [{"stream": name, "value": "1"}, {"stream": None, "value": "2"}]
+    with pytest.raises(SinkError, match="the column stream is null"):
+        write(options(hand), rows, Producer("q.0", 0), BOTH)
+
+
+def test_streams_that_are_missing_closed_or_of_another_type_are_told_apart(
+    hand: Hand, name: str
+) -> None:
+    producer = Producer("q.0", 0)
+    with pytest.raises(SinkError, match="set createStreams=true"):
+        write(options(hand, stream=name), rows_of("1"), producer)
+    hand.make(name)
+    with pytest.raises(SinkError, match="holds application/json; option contentType says text"):
+        write(options(hand, stream=name, contentType="text/plain"), rows_of("1"), producer)
+    assert hand.http.post(hand.url(name), headers={"Stream-Closed": "true"}).status_code == 204
+    with pytest.raises(SinkError, match=r"409 STREAM_CLOSED: .*must go to another stream"):
+        write(options(hand, stream=name), rows_of("1"), producer)
+
+
+def test_an_append_that_is_too_large_is_told_although_it_was_not_all_sent(tmp_path: Path) -> None:
+    with Daemon(tmp_path, settings={"writes.append_bytes_max": 100_000}) as daemon:
+        said = {"url": daemon.url, "stream": "a", "createStreams": "true", "retryTimeoutMs": "2000"}
+        made = parse(SinkOptions, {**said, "maxAppendBytes": "100000000"})
+        with pytest.raises(SinkError, match=r"413 PAYLOAD_TOO_LARGE: .* Lower maxAppendBytes"):
+            write(made, rows_of('"' + "x" * 20_000_000 + '"'), Producer("q.0", 0))
+
+
+def test_a_busy_server_is_waited_for_and_a_dead_one_is_told() -> None:
+    head = Scripted(200, {"Content-Type": "application/json"})
+    with plain_server() as server:
+        said = {"url": server.url, "stream": "a", "retryIntervalMs": "1"}
+        made = parse(SinkOptions, said)
+        server.script += [head, *[Scripted(503)] * 3, Scripted(429), Scripted(0), Scripted(200)]
+        done = write(made, rows_of("1"), Producer("q.0", 0))
+        assert (done.appends, done.repeated) == (1, 0)
+        posts = [headers for method, _, headers in server.seen if method == "POST"]
+        assert len(posts) == 6
+        assert {each["producer-seq"] for each in posts} == {"0"}
+    dead = parse(SinkOptions, {**said, "retryTimeoutMs": "0"})
+    with pytest.raises(ServerUnreachableError, match="no answer from"):
+        write(dead, rows_of("1"), Producer("q.0", 0))
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ([], "Say where to write"),
+        (["value"], "Say where to write"),
+        (["stream"], "nothing to write"),
+    ],
+)
+def test_rows_that_say_too_little_are_refused(hand: Hand, columns: list[str], told: str) -> None:
+    schema = StructType([StructField(name, StringType()) for name in columns])
+    with pytest.raises(OptionError, match=told):
+        BatchWriter(options(hand), schema)
+    numbers = StructType([StructField("value", LongType())])
+    with pytest.raises(OptionError, match="string or binary, not bigint; use to_json"):
+        BatchWriter(options(hand, stream="a"), numbers)
+    with pytest.raises(OptionError, match="column stream is a string"):
+        BatchWriter(options(hand), StructType([StructField("stream", LongType())]))
+
+
+def test_modes_and_options_that_a_sink_does_not_have_are_refused(hand: Hand) -> None:
+    source = DurastreamSource({"url": hand.server.url, "stream": "a"})
+    with pytest.raises(OptionError, match="Streams only grow"):
+        source.writer(VALUE, overwrite=True)
+    with pytest.raises(OptionError, match="Streams only grow"):
+        source.streamWriter(schema=VALUE, overwrite=True)
+    with pytest.raises(OptionError, match="txnAppId is for batch jobs"):
+        StreamWriter(options(hand, stream="a", txnAppId="x", txnVersion=1), VALUE)
+    with pytest.raises(OptionError, match="closeOnFinish is for batch jobs"):
+        StreamWriter(options(hand, stream="a", closeOnFinish="true"), VALUE)
+
+
+# --- writers, with a task's context in place of Spark's ---
+
+
+class Context:
+    """What a task asks Spark."""
+
+    def __init__(self, partition: int, **properties: str) -> None:
+        self._partition = partition
+        self._properties = properties
+
+    def partitionId(self) -> int:  # noqa: N802
+        return self._partition
+
+    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802
+        return self._properties.get(key)
+
+
+@contextmanager
+def task(monkeypatch: pytest.MonkeyPatch, partition: int, batch: int | None) -> Iterator[None]:
+    known = {} if batch is None else {sink.QUERY_PROPERTY: "q", sink.BATCH_PROPERTY: str(batch)}
+    with monkeypatch.context() as patch:
+        patch.setattr(sink.TaskContext, "get", lambda: Context(partition, **known))
+        yield
+
+
+def test_a_streaming_query_needs_to_know_its_batch(
+    hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.make(name)
+    writer = StreamWriter(options(hand, stream=name), VALUE)
+    with task(monkeypatch, 0, None), pytest.raises(SinkError, match="exactly once needs both"):
+        writer.write(batches(rows_of("1")))
+
+
+def test_the_driver_writes_a_batch_once_whatever_its_partitions_were(
+    hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.make(name)
+    writer = StreamWriter(options(hand, stream=name, commitMode="driver"), VALUE)
+    for layout in ([["1"], ["2", "3"], []], [["3", "1", "2"]]):
+        messages = []
+        for partition, values in enumerate(layout):
+            with task(monkeypatch, partition, 7):
+                messages.append(writer.write(batches(rows_of(*values))))
+        writer.commit([*messages, None], 7)
+    assert hand.values(name) == [1, 2, 3]
+    small = StreamWriter(options(hand, stream=name, commitMode="driver", maxAppendBytes=3), VALUE)
+    with task(monkeypatch, 0, 8):
+        message = small.write(batches(rows_of("1", "2")))
+    with pytest.raises(SinkError, match="in one append; 2 rows of 4 bytes"):
+        small.commit([message], 8)
+    small.commit([], 9)
+
+
+def test_a_batch_job_repeated_under_its_name_and_version_writes_once(
+    hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.make(name)
+    for version, expected in ((3, [1, 2]), (3, [1, 2]), (4, [1, 2, 1, 2])):
+        made = options(hand, stream=name, txnAppId="job", txnVersion=version)
+        with task(monkeypatch, 0, None):
+            BatchWriter(made, VALUE).write(batches(rows_of("1", "2")))
+        assert hand.values(name) == expected
+    for _ in range(2):
+        with task(monkeypatch, 0, None):
+            BatchWriter(options(hand, stream=name), VALUE).write(batches(rows_of("9")))
+    assert hand.values(name)[4:] == [9, 9], "another job without a name is another job"
+
+
+@pytest.mark.parametrize("mode", ["partition", "driver"])
+def test_a_batch_job_closes_what_it_wrote(
+    hand: Hand, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = hand.make(name)
+    made = options(hand, stream=name, closeOnFinish="true", commitMode=mode)
+    writer = BatchWriter(made, VALUE)
+    with task(monkeypatch, 0, None):
+        message = writer.write(batches(rows_of("1")))
+    writer.commit([message])
+    assert hand.http.head(url).headers["stream-closed"] == "true"
+    assert hand.values(name) == [1]
