@@ -142,9 +142,14 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         writer.options(txnAppId=producer_of(file, args.id), txnVersion="0").save()
         console.note(f"{file.path}: done")
 
-    with console.progress(spark), ThreadPoolExecutor(AT_ONCE if args.unordered else 1) as pool:
-        for _ in pool.map(one, files):
-            pass
+    with console.progress(spark):
+        if args.unordered:
+            with ThreadPoolExecutor(AT_ONCE, initializer=_enter, initargs=(spark,)) as pool:
+                for _ in pool.map(one, files):
+                    pass
+        else:
+            for file in files:
+                one(file)
     seconds = time.monotonic() - begin
     size = sum(file.size for file in files)
     text = (
@@ -157,6 +162,13 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     }
     console.summary(text, members)
     return OK
+
+
+def _enter(spark: SparkSession) -> None:
+    """Make the session this thread's: Spark looks Python formats up in it, and has no call for it."""
+    jvm = spark.sparkContext._jvm  # noqa: SLF001
+    assert jvm is not None
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
 JOB = Job("import", "files of JSON lines, text or Parquet into streams, once", _arguments, _run)
