@@ -1,11 +1,19 @@
-"""The format ``durastream``, as Spark looks it up by name."""
+"""The format ``durastream``, as Spark looks it up by name.
+
+The look-up imports this in a process of its own for every query, so what is heavy, pyarrow above
+all, is imported where it is needed.
+"""
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from durastreamd.spark.options import OptionError, SinkOptions, SourceOptions, parse
-from durastreamd.spark.sink import BatchWriter, StreamWriter
-from durastreamd.spark.source import BatchReader, StreamReader, schema_of
+
+if TYPE_CHECKING:
+    from durastreamd.spark.sink import BatchWriter, StreamWriter
+    from durastreamd.spark.source import BatchReader, StreamReader
 
 
 class DurastreamSource(DataSource):
@@ -18,26 +26,36 @@ class DurastreamSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the source."""
+        from durastreamd.spark.source import schema_of
+
         return schema_of(parse(SourceOptions, self.options))
 
-    def reader(self, schema: StructType) -> BatchReader:
+    def reader(self, schema: StructType) -> "BatchReader":
         """Return what reads for a batch query."""
+        from durastreamd.spark.source import BatchReader
+
         return BatchReader(parse(SourceOptions, self.options), schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
         """Return what reads for a streaming query."""
+        from durastreamd.spark.source import StreamReader
+
         return StreamReader(parse(SourceOptions, self.options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":  # noqa: FBT001
         """Return what writes for a batch job."""
+        from durastreamd.spark.sink import BatchWriter
+
         if overwrite:
             message = "Streams only grow: write with mode('append')."
             raise OptionError(message)
         return BatchWriter(parse(SinkOptions, self.options), schema)
 
     # Spark passes both by keyword, so the names are fixed.
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: FBT001, N802
         """Return what writes for a streaming query."""
+        from durastreamd.spark.sink import StreamWriter
+
         if overwrite:
             message = "Streams only grow: use outputMode append or update, not complete."
             raise OptionError(message)

@@ -18,6 +18,7 @@ from tests.support.daemon import Daemon
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spark.cluster import Cluster
     from tests.spark.driving import Hand
 
 pytest.importorskip("pyspark", reason="the extra durastreamd[spark] is not installed")
@@ -60,14 +61,30 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """One Spark session, local, with task retries, for all tests of this process."""
+def java() -> None:
+    """Java, with the class archive that makes every start of it some seconds faster."""
     from durastreamd.spark import session
 
     try:
         session.make_class_archive()
     except session.JavaMissingError as exc:
         pytest.skip(str(exc))
+
+
+@pytest.fixture(scope="session")
+def cluster(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
+    """A standalone cluster of a master and two workers, each a process."""
+    from tests.spark.cluster import Cluster
+
+    with Cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    """One Spark session, local, with task retries, for all tests of this process."""
+    from durastreamd.spark import session
+
     home: Path = tmp_path_factory.mktemp("spark")
     made = session.build_session(
         "tests",

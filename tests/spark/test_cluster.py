@@ -1,0 +1,25 @@
+"""Source and sink on a standalone cluster: separate processes, the package shipped as a zip."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.spark.cluster import Cluster
+from tests.spark.driving import Hand
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system]
+
+
+def test_a_cluster_reads_and_writes_with_what_was_shipped(
+    cluster: Cluster, hand: Hand, name: str, tmp_path: Path
+) -> None:
+    hand.make(f"{name}/in", list(range(3000)))
+    program = Path(__file__).with_name("cluster_program.py")
+    output = cluster.submit(program, hand.server.stream(name), str(tmp_path))
+    told = json.loads(output.strip().splitlines()[-1])
+    assert len(told["executors"]) == 2, "both workers took part"
+    assert all("durastream.zip" in each for each in told["code"]), told["code"]
+    assert (told["rows"], told["copied"], told["batches"]) == (3000, 3000, 2)
+    found = [int(str(value)) for value in hand.values(f"{name}/out")]
+    assert sorted(found) == list(range(3000))

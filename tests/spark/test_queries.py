@@ -1,0 +1,133 @@
+"""Real queries in a real Spark session: what only Spark itself can show."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.driving import Hand
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def run(
+    spark: "SparkSession", home: Path, source: dict[str, object], sink: dict[str, object]
+) -> "StreamingQuery":
+    """Copy streams up to now."""
+    query = (
+        spark.readStream.format("durastream")
+        .options(**_texts(source))
+        .load()
+        .writeStream.format("durastream")
+        .options(**_texts(sink))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    return query
+
+
+def _texts(options: dict[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items()}
+
+
+def test_the_format_is_found_by_name_read_written_and_queried(
+    spark: "SparkSession", hand: Hand, name: str
+) -> None:
+    url = hand.make(name, [{"k": n % 3, "v": n} for n in range(300)])
+    rows = spark.read.format("durastream").option("minPartitions", "3").load(url)
+    assert rows.rdd.getNumPartitions() == 3
+    parsed = rows.selectExpr("from_json(value, 'k INT, v INT') m", "offset").select("m.*", "offset")
+    found = parsed.groupBy("k").count().orderBy("k").collect()
+    assert [(row.k, row["count"]) for row in found] == [(0, 100), (1, 100), (2, 100)]
+    copy = f"{name}-copy"
+    sink = {"url": hand.server.url, "stream": copy, "createStreams": "true"}
+    for _ in range(2):
+        job = {**sink, "txnAppId": "nightly", "txnVersion": "1"}
+        parsed.select("k", "v").write.format("durastream").options(**job).mode("append").save()
+    assert sorted(hand.values(copy), key=str) == sorted(hand.values(name), key=str)
+    spark.sql(f"CREATE TEMPORARY VIEW streams USING durastream OPTIONS (path '{url}')")
+    assert spark.sql("SELECT max(offset) FROM streams").first() == (299,)
+    empty = hand.make(f"{name}-empty")
+    assert spark.read.format("durastream").load(empty).count() == 0
+
+
+def test_a_query_copies_streams_and_its_last_batch_can_run_again(
+    spark: "SparkSession", hand: Hand, name: str, tmp_path: Path
+) -> None:
+    hand.bucket(name)
+    hand.bucket(f"{name}-out")
+    for each in ("a", "b"):
+        hand.make(each, list(range(100)), bucket=name)
+    source = {"url": hand.server.url, "bucket": name, "maxOffsetsPerTrigger": 80}
+    sink = {"url": hand.server.url, "bucket": f"{name}-out", "createStreams": "true"}
+    query = run(spark, tmp_path, source, sink)
+    assert [each["numInputRows"] for each in query.recentProgress] == [80, 80, 40]
+    # Undo the last commit, as a crash before it does; meanwhile everything has grown.
+    for file in ("2", ".2.crc"):
+        (tmp_path / "checkpoint" / "commits" / file).unlink()
+    hand.add("a", list(range(100, 150)), bucket=name)
+    hand.make("c", [7], bucket=name)
+    run(spark, tmp_path, {**source, "minPartitions": 5}, sink)
+    for each, size in (("a", 150), ("b", 100)):
+        assert hand.values(each, bucket=f"{name}-out") == list(range(size))
+    assert hand.values("c", bucket=f"{name}-out") == [7]
+
+
+def test_a_running_query_follows_and_stops_at_once(
+    spark: "SparkSession", hand: Hand, name: str, tmp_path: Path
+) -> None:
+    hand.make(name)
+    read = spark.readStream.format("durastream").option("pollTimeoutMs", "20000")
+    rows = read.load(hand.url(name)).select("value")
+    sink = {"url": hand.server.url, "stream": f"{name}-out", "createStreams": "true"}
+    query = (
+        rows.writeStream.format("durastream")
+        .options(commitMode="driver", **sink)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        for batch in ([1, 2], [3]):
+            hand.add(name, batch)
+            until = time.monotonic() + 60
+            while time.monotonic() < until and query.isActive:
+                there = hand.http.head(hand.url(f"{name}-out")).status_code == 200
+                if there and hand.values(f"{name}-out")[-1:] == batch[-1:]:
+                    break
+                time.sleep(0.05)
+        assert hand.values(f"{name}-out") == [1, 2, 3]
+    finally:
+        begun = time.monotonic()
+        query.stop()
+    assert time.monotonic() - begun < 10, "although it waits for news"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"startingOffset": "latest"}, "did you mean startingOffsets?"),
+        ({"path": "http://127.0.0.1:9/v1/stream/a"}, "no answer from http://127.0.0.1:9"),
+        ({"valueType": "string"}, "holds application/octet-stream, which is not text"),
+        ({"schema": "id INT"}, "The column id int does not fit format durastream"),
+    ],
+)
+def test_a_mistake_is_one_clear_sentence_of_spark_s_exception(
+    spark: "SparkSession", hand: Hand, name: str, options: dict[str, str], told: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    url = hand.make(name, b"\xff", kind={"Content-Type": "application/octet-stream"})
+    given = {"path": url, "retryTimeoutMs": "0", **options}
+    read = spark.read.format("durastream")
+    if "schema" in given:
+        read = read.schema(given.pop("schema"))
+    with pytest.raises(PySparkException) as caught:
+        read.options(**given).load().collect()
+    assert told in str(caught.value)
