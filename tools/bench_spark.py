@@ -15,9 +15,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, functions as F  # noqa: N812
@@ -79,9 +78,7 @@ def session(home: Path) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.local.dir", str(home / "local"))
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-        .config(
-            "spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file://{quiet_log()}"
-        )
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file://{quiet_log()}")
         .getOrCreate()
     )
     try:

@@ -12,52 +12,43 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from durastreamd.engine.view import View
 from durastreamd.errors import StreamDamagedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import offsets
 from durastreamd.spark.directory import Opened, disk_at, levels_of, streams_of, with_directory
-from durastreamd.spark.options import OptionError
+from durastreamd.spark.options import OptionError, Row
+from durastreamd.spark.places import is_textual
 from durastreamd.spark.segment_plan import Piece, Range, gathered, pieces_of
 from durastreamd.storage import datadir
 
 MIB = 1024 * 1024
+TIME = "ms since 1970, or RFC 3339 with a time zone"
 T = TypeVar("T")
 
 
-class Option(NamedTuple):
-    """An option of the format, as the manual page has it."""
-
-    name: str
-    default: str
-    meaning: str
-
-
 OPTIONS = (
-    Option("path", "", "The data directory, or a backup of one; also the argument of load()."),
-    Option("subscribe", "", "Names of streams, separated by commas."),
-    Option("subscribePattern", "", "A regular expression that a stream's whole name must match."),
-    Option("bucket", "", "The bucket that streams are named in; alone: all of its streams."),
-    Option("startingOffsets", "earliest", "earliest, or JSON: stream to offset or number."),
-    Option("endingOffsets", "latest", "latest, or JSON: stream to offset or number."),
-    Option("startingTimestamp", "", "Only what was written then or later, in ms since 1970."),
-    Option("endingTimestamp", "", "Only what was written before, in ms since 1970."),
-    Option("valueType", "string", "string, or binary for streams that are not text."),
-    Option("verifyChecksums", "true", "Compare every record with its checksum."),
-    Option(
-        "failOnDataLoss", "true", "Fail where bytes are damaged or gone; false: leave them out."
-    ),
-    Option(
-        "badRecordsPath", "", "With failOnDataLoss=false: a directory that gets what was left out."
-    ),
-    Option("maxPartitionBytes", "16777216", "How many bytes one task reads, about."),
-    Option("minPartitions", "1", "Make tasks smaller until there are so many."),
+    Row("path", "", "the data directory, or a backup of one; also the argument of load()"),
+    Row("subscribe", "", "streams to read, separated by commas; otherwise all"),
+    Row("subscribePattern", "", "regular expression; streams whose whole name matches"),
+    Row("bucket", "", "the bucket that streams are named in; alone: all of its streams"),
+    Row("startingOffsets", "earliest", "earliest, or JSON: stream to offset, or to a number"),
+    Row("endingOffsets", "latest", "latest, or JSON as for startingOffsets"),
+    Row("startingTimestamp", "", "what was written then or later: ms since 1970, or RFC 3339"),
+    Row("endingTimestamp", "", "what was written before: ms since 1970, or RFC 3339"),
+    Row("valueType", "auto", "string, binary, or auto: string where all streams are text"),
+    Row("verifyChecksums", "true", "compare every record with its checksum"),
+    Row("failOnDataLoss", "true", "fail where bytes are damaged or gone; false leaves them out"),
+    Row("badRecordsPath", "", "a directory that is told what failOnDataLoss=false left out"),
+    Row("maxBytesPerPartition", "16777216", "how many bytes one task reads, about"),
+    Row("minPartitions", "1", "make tasks smaller until there are so many"),
 )
 
 
@@ -73,7 +64,7 @@ class SegmentOptions:
     ending: Mapping[str, str | int] | None = None
     starting_ms: int | None = None
     ending_ms: int | None = None
-    binary: bool = False
+    value_type: str = "auto"
     verify: bool = True
     fail: bool = True
     bad_records: str = ""
@@ -106,13 +97,13 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
         bucket=get["bucket"],
         starting=_offsets("startingOffsets", "earliest", get),
         ending=_offsets("endingOffsets", "latest", get),
-        starting_ms=_parsed("startingTimestamp", get, _count, "milliseconds since 1970"),
-        ending_ms=_parsed("endingTimestamp", get, _count, "milliseconds since 1970"),
-        binary=_word("valueType", get, {"string": False, "binary": True}),
+        starting_ms=_parsed("startingTimestamp", get, _time, TIME),
+        ending_ms=_parsed("endingTimestamp", get, _time, TIME),
+        value_type=_word("valueType", get, {kind: kind for kind in ("auto", "string", "binary")}),
         verify=_word("verifyChecksums", get, {"true": True, "false": False}),
         fail=_word("failOnDataLoss", get, {"true": True, "false": False}),
         bad_records=get["badRecordsPath"],
-        partition_bytes=_parsed("maxPartitionBytes", get, _positive, "a number above 0") or 1,
+        partition_bytes=_parsed("maxBytesPerPartition", get, _positive, "a number above 0") or 1,
         partitions_min=_parsed("minPartitions", get, _positive, "a number above 0") or 1,
     )
 
@@ -143,10 +134,13 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    if int(text) < 0:
+def _time(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
         raise ValueError
-    return int(text)
+    return round(found.timestamp() * 1000)
 
 
 def _positive(text: str) -> int:
@@ -230,8 +224,7 @@ def name_of(key: str, bucket: str = "") -> str | None:
 
 
 def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) -> Range:
-    text = stream.json or stream.content_type.startswith("text/")
-    if not options.binary and not text:
+    if options.value_type == "string" and not is_textual(stream.content_type):
         reason = (
             f"stream {name!r} is {stream.content_type}, which is not text; set valueType=binary"
         )
@@ -297,7 +290,8 @@ class SegmentReader(DataSourceReader):
 
         options = self._options
         losses = Losses(fail=options.fail)
-        arrow = Arrow(to_arrow_schema(self._schema, timezone="UTC"), binary=options.binary)
+        binary = isinstance(self._schema["value"].dataType, BinaryType)
+        arrow = Arrow(to_arrow_schema(self._schema, timezone="UTC"), binary=binary)
         reader = PieceReader(options.path, losses, verify=options.verify)
         for piece in partition.pieces:
             for group in reader.groups(piece):
@@ -317,6 +311,18 @@ def _write_report(directory: str, pieces: tuple[Piece, ...], lines: list[str]) -
     beside.replace(home / f"lost-{mark}.json")
 
 
+def _is_binary(options: SegmentOptions) -> bool:
+    """Tell whether values are bytes: because it was asked for, or some are not text."""
+    if options.value_type != "auto":
+        return options.value_type == "binary"
+
+    def look(found: Opened) -> bool:
+        streams = chosen(found, options)
+        return not all(is_textual(stream.content_type) for _, stream in streams)
+
+    return with_directory(options.path, look)
+
+
 class SegmentSource(DataSource):
     """The format ``durastream-segments``; see the module."""
 
@@ -329,7 +335,7 @@ class SegmentSource(DataSource):
         """Return the columns; looks at the options and the directory, so that errors come early."""
         options = parse_options(self.options)
         datadir.read_identity(disk_at(options.path))
-        kind = "BINARY" if options.binary else "STRING"
+        kind = "BINARY" if _is_binary(options) else "STRING"
         return f"value {kind}, stream STRING, offset LONG, timestamp TIMESTAMP"
 
     def reader(self, schema: StructType) -> SegmentReader:

@@ -364,4 +364,7 @@ def test_rows_come_through_spark_as_they_are(directory: Directory, spark: SparkS
     assert found == [(row.value, row.offset) for row in directory.rows()["orders"]]
     view = "CREATE OR REPLACE TEMPORARY VIEW o USING `durastream-segments` OPTIONS (path '{}')"
     spark.sql(view.format(directory.root))
-    assert spark.sql("SELECT count(*) FROM o WHERE get_json_object(value, '$.n') >= 20").first()[0] == 20  # type: ignore[index]
+    assert (
+        spark.sql("SELECT count(*) FROM o WHERE get_json_object(value, '$.n') >= 20").first()[0]
+        == 20
+    )  # type: ignore[index]

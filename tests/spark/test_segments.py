@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_every_committed_row_is_read_once_and_in_order(
                     made.fork(f"/fork{number}", key, min(at, len(rows)))
                 elif rows and made.engine.namespace.by_key[key].snapshot is None:
                     made.snapshot(key, made.ends[key, rows[min(at, len(rows) - 1)].offset])
-        assert rows_of(made.root, maxPartitionBytes=piece_bytes) == made.rows()
+        assert rows_of(made.root, maxBytesPerPartition=piece_bytes) == made.rows()
     finally:
         made.engine.release()
         shutil.rmtree(home)
@@ -104,12 +105,12 @@ def test_large_segments_are_split_on_records_and_small_streams_share_a_task(
         made.create(f"/small{number:02}")
         made.append(f"/small{number:02}", b"1")
     made.checkpoint()
-    tasks = planned(made.root, maxPartitionBytes=1000)
+    tasks = planned(made.root, maxBytesPerPartition=1000)
     sizes = [sum(map(size_of, task)) for task in tasks]
     total = sum(sizes)
     assert len(tasks) == pytest.approx(total / 1000, rel=0.3)
     assert max(sizes) < 1200
-    assert rows_of(made.root, maxPartitionBytes=1000) == made.rows()
+    assert rows_of(made.root, maxBytesPerPartition=1000) == made.rows()
     assert len(planned(made.root, minPartitions=7)) == pytest.approx(7, abs=2)
     assert len(planned(made.root)) == 1
 
@@ -154,7 +155,8 @@ def test_offsets_and_timestamps_bound_a_read(directory: Directory) -> None:
         found = rows_of(directory.root, startingOffsets=start, endingOffsets=end)
         assert found.get("orders", []) == rows[low + 1 : -2]
         since, until = rows[low].time_ms, rows[-3].time_ms
-        found = rows_of(directory.root, startingTimestamp=since, endingTimestamp=until)
+        told = datetime.fromtimestamp(until / 1000, UTC).isoformat()
+        found = rows_of(directory.root, startingTimestamp=since, endingTimestamp=told)
         wanted = [row for row in rows if since <= row.time_ms < until]
         assert found.get("orders", []) == wanted
 
@@ -294,10 +296,13 @@ def test_a_damaged_stream_fails_the_plan_or_is_left_out(directory: Directory) ->
         ({"subscribePattern": "("}, "subscribePattern must be a regular expression, not '('"),
         ({"startingOffsets": "now"}, "startingOffsets is earliest, or JSON"),
         ({"endingOffsets": '{"a": 1.5}'}, "endingOffsets is latest, or JSON"),
-        ({"startingTimestamp": "yesterday"}, "must be milliseconds since 1970, not 'yesterday'"),
-        ({"valueType": "json"}, "valueType is string or binary, not 'json'"),
+        (
+            {"startingTimestamp": "yesterday"},
+            "must be ms since 1970, or RFC 3339 with a time zone, not 'yesterday'",
+        ),
+        ({"valueType": "json"}, "valueType is auto or string or binary, not 'json'"),
         ({"verifyChecksums": "maybe"}, "verifyChecksums is true or false, not 'maybe'"),
-        ({"maxPartitionBytes": "0"}, "maxPartitionBytes must be a number above 0, not '0'"),
+        ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition must be a number above 0, not '0'"),
         ({"subscribe": "orders,none"}, "there is no stream 'none' in"),
         ({"bucket": "none"}, "there is no bucket 'none' in"),
         ({"startingOffsets": '{"orders": "0000000000000003"}'}, "is no offset of stream 'orders'"),
@@ -325,6 +330,9 @@ def test_a_wrong_directory_is_named(tmp_path: Path) -> None:
     assert columns(tmp_path / "data") == (
         "value STRING, stream STRING, offset LONG, timestamp TIMESTAMP"
     )
+    with Directory(tmp_path / "data") as made:
+        made.create("/bytes", BINARY)
+    assert str(columns(tmp_path / "data")).startswith("value BINARY")
     identity = tmp_path / "data" / "DURASTREAMD"
     identity.write_text(identity.read_text().replace("format 1", "format 2"))
     with pytest.raises(DataDirectoryError, match="has format 2, this durastreamd reads format 1"):

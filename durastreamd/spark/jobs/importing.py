@@ -165,7 +165,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 def _enter(spark: SparkSession) -> None:
-    """Make the session this thread's: Spark looks Python formats up in it, and has no call for it."""
+    """Make the session this thread's: Spark looks formats up in it, and has no call for it."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001
     assert jvm is not None
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001
