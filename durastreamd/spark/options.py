@@ -171,7 +171,10 @@ class SourceOptions(CommonOptions):
         900_000, "the longest wait for minOffsetsPerTrigger", shown="15m", duration=True
     )
     min_partitions: int = option(0, "cut large ranges until there are so many", shown="no cut")
-    max_bytes_per_partition: int = option(128 * MIB, "cut larger ranges", least=1)
+    # A stream that is cut reaches a sink in several tasks, so a streaming query keeps it whole.
+    max_bytes_per_partition: int = option(
+        0, "cut larger ranges", shown="128 MiB; streaming: no cut"
+    )
     poll_timeout_ms: int = option(1000, "how long an idle query waits for news at a time", least=1)
     value_type: str = option(
         "auto",

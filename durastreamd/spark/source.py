@@ -50,6 +50,7 @@ from durastreamd.spark.watch import Watch
 
 logger = logging.getLogger(__name__)
 
+BATCH_CUT_BYTES = 128 * 1024 * 1024  # of one task, as Spark cuts files
 LOAD_RETRY_S_MAX = 5.0  # a wrong address is told at load, soon; a running query is more patient
 
 
@@ -129,7 +130,7 @@ class BatchReader(DataSourceReader):
         options = self._task.options
         streams = Streams(options, shared_client(self._task.settings))
         planner = Planner(options, streams, text=_is_text(self._task.schema))
-        cut = Cut(options.min_partitions, options.max_bytes_per_partition)
+        cut = Cut(options.min_partitions, options.max_bytes_per_partition or BATCH_CUT_BYTES)
         found: list[InputPartition] = []
         found += planner.slices(planner.everything(), cut)
         return found

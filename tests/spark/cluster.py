@@ -23,7 +23,7 @@ from tests.support.daemon import ROOT
 
 SHIPPED = ("durastreamd", "pyspark_durastream", "pyspark_durastream_segments")
 START_S_MAX = 60
-RUN_S_MAX = 240
+RUN_S_MAX = 280
 HOME = os.path.dirname(pyspark.__file__)
 
 

@@ -20,8 +20,8 @@ from durastreamd.spark.rows import Batch
 from durastreamd.spark.session import build_session
 from durastreamd.spark.sink import BATCH_PROPERTY, StreamWriter, Written
 
-KILLED_BATCH = 2
-FAILED_BATCH = 1
+FAILED_BATCH = 0
+KILLED_BATCH = 1
 
 
 class KillingWriter(StreamWriter):
@@ -69,7 +69,7 @@ def main() -> None:
     spark.dataSource.register(KillingSink)
     rows = (
         spark.readStream.format("durastream")
-        .options(url=url, bucket="copy-in", maxOffsetsPerTrigger="100", minPartitions="4")
+        .options(url=url, bucket="copy-in", maxOffsetsPerTrigger="100")
         .load()
         .select("stream", "value")
     )

@@ -16,7 +16,7 @@ from tests.support.daemon import ROOT, Daemon
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system]
 
-RUN_S_MAX = 180
+RUN_S_MAX = 280
 STREAMS = ("a", "b")
 
 
@@ -59,7 +59,7 @@ def test_every_row_once_in_order_whatever_is_killed(tmp_path: Path) -> None:
             hand.bucket(bucket)
         for each in STREAMS:
             hand.make(each, *[[f"{each}{n}"] for n in range(10)], bucket="copy-in")
-            hand.add(each, [f"{each}{n}" for n in range(10, 150)], bucket="copy-in")
+            hand.add(each, [f"{each}{n}" for n in range(10, 90)], bucket="copy-in")
         first = start(daemon, tmp_path)
         wait_for_rows(first, hand)
         crash(daemon)  # in the midst of it: source and sink wait for its return
@@ -74,9 +74,9 @@ def test_every_row_once_in_order_whatever_is_killed(tmp_path: Path) -> None:
         crash(daemon)
         assert copied(hand) == before, "what was acknowledged is there"
         for each in STREAMS:
-            hand.add(each, [f"{each}{n}" for n in range(150, 200)], bucket="copy-in")
+            hand.add(each, [f"{each}{n}" for n in range(90, 120)], bucket="copy-in")
         second = start(daemon, tmp_path)
         output = second.communicate(timeout=RUN_S_MAX)[0]
         assert second.returncode == 0, output
         for each in STREAMS:
-            assert hand.values(each, "copy-out") == [f"{each}{n}" for n in range(200)]
+            assert hand.values(each, "copy-out") == [f"{each}{n}" for n in range(120)]

@@ -45,7 +45,7 @@ def test_every_option_has_a_meaning_and_a_default_for_the_manual() -> None:
         ({"maxOffsetPerTriger": "1"}, "did you mean maxOffsetsPerTrigger?"),
         ({"zzzzzz": "1"}, "Known are: path, url,"),
         ({"maxOffsetsPerTrigger": "many"}, "whole number, at least 0, not 'many'"),
-        ({"maxBytesPerPartition": "0"}, "at least 1"),
+        ({"pollTimeoutMs": "0"}, "at least 1"),
         ({"failOnDataLoss": "yes"}, "true or false, not 'yes'"),
         ({"valueType": "int"}, "one of auto, string, binary, not 'int'"),
         ({"onSnapshot": "explode"}, "one of fail, restart, skip"),
