@@ -46,7 +46,8 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
 )
 
 # An error of ours that was raised in a worker comes back as text, traceback and all.
-_RAISED = re.compile(r"^(?:durastreamd\.[\w.]+\.)(\w+Error): (.*)$", re.MULTILINE)
+_RAISED = re.compile(r"\bdurastreamd\.[\w.]+\.(\w+Error): (.*)$", re.MULTILINE)
+_SAID = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -81,12 +82,23 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         console.note(str(exc))
         return status_of(exc)
     except Exception as exc:
-        found = _RAISED.findall(str(exc))
-        if not found:
+        found = told_by(str(exc))
+        if found is None:
             raise
-        name, text = found[-1]
-        console.note(text)
-        return next((status for kind, status in STATUSES if kind.__name__ == name), FAILED)
+        console.note(found[1])
+        return found[0]
+
+
+def told_by(text: str) -> tuple[int, str] | None:
+    """Return status and text of an error of ours, as Spark brings it from a worker."""
+    said = _SAID.search(text)
+    if said:
+        return FAILED, said[1]
+    found = _RAISED.findall(text)
+    if not found:
+        return None
+    name, reason = found[-1]
+    return next((status for kind, status in STATUSES if kind.__name__ == name), FAILED), reason
 
 
 def status_of(exc: Exception) -> int:

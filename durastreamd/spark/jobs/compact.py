@@ -152,6 +152,7 @@ class Compaction:
         self._options = source_options(args)
         self._streams = Streams(parse(SourceOptions, self._options))
         self._client: Client = self._streams.client
+        self.seen: Look | None = None
 
     def look(self) -> Look:
         """Return the stream's ends, or say why it cannot be folded."""
@@ -184,8 +185,8 @@ class Compaction:
 
     def fold(self) -> Snapshot | None:
         """Fold up to the tail of this moment; None where there is nothing new."""
-        look = self.look()
-        if look.tail.token == look.snapshot:
+        self.seen = look = self.look()
+        if look.tail.token == look.snapshot or look.tail.number == look.first.number:
             return None
         rows = self._rows(look)
         states = self.states(look)
@@ -199,8 +200,12 @@ class Compaction:
         return Snapshot(look.tail.token, f"{{{members}}}".encode(), len(found), count)
 
     def _rows(self, look: Look) -> DataFrame:
-        ends = json.dumps({self._args.stream: look.tail.token})
-        options = {**self._options, "endingOffsets": ends}
+        # Exact bounds: a snapshot that another one publishes meanwhile makes the read fail.
+        options = {
+            **self._options,
+            "startingOffsets": json.dumps({self._args.stream: look.first.token}),
+            "endingOffsets": json.dumps({self._args.stream: look.tail.token}),
+        }
         read = self._spark.read.format("durastream").options(**options).load()
         key = F.get_json_object("value", key_path(self._args.key)).alias("key")
         rows = read.select(key, F.col("offset").alias("number"), "value")
@@ -268,9 +273,10 @@ def _compact(
     for left in reversed(range(TRIES)):
         try:
             snapshot = compaction.fold()
-        except Exception as exc:
+        except Exception:
             # A snapshot that another one published takes the history we were reading.
-            if not left or "OFFSET_EXPIRED" not in str(exc):
+            before = compaction.seen
+            if not left or before is None or compaction.look().snapshot == before.snapshot:
                 raise
             console.note("the stream was compacted by another meanwhile; folding it again")
             continue

@@ -289,7 +289,7 @@ def commit_delta(
         raise ExportError(reason) from exc
     actions = [
         AddAction(
-            quote(file.path, safe="/="),
+            file.path,
             file.size,
             file.values,
             time.time_ns() // 1_000_000,
