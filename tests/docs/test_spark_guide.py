@@ -69,7 +69,8 @@ def test_every_job_and_its_arguments_are_described() -> None:
     text = MAN.read_text()
     made = parser()
     jobs = next(a for a in made._actions if isinstance(a, argparse._SubParsersAction))
-    parts = dict(re.findall(r"^\.Ss dspipeline (\w+)\n(.*?)(?=^\.S[sh] )", text, re.DOTALL | re.MULTILINE))
+    part = re.compile(r"^\.Ss dspipeline (\w+)\n(.*?)(?=^\.S[sh] )", re.DOTALL | re.MULTILINE)
+    parts = dict(part.findall(text))
     assert set(parts) == set(jobs.choices)
     for name, job in jobs.choices.items():
         described = set(re.findall(r"Fl -([a-z-]+)", parts[name]))

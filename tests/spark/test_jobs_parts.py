@@ -25,6 +25,7 @@ from durastreamd.spark.jobs.job import (
     size_text,
 )
 from durastreamd.spark.segments import parse_options
+from durastreamd.storage.log import placement_at
 from tests.spark.directories import NOW, Directory, planned
 from tests.spark.test_segments import ITEMS, flip
 
@@ -130,7 +131,7 @@ def test_a_damaged_snapshot_is_found(directory: Directory) -> None:
 
 def test_tasks_share_the_bytes_out() -> None:
     def part(size: int) -> audit.Part:
-        return audit.Part("a", 1, audit.log.placement_at(0), size)
+        return audit.Part("a", 1, placement_at(0), size)
 
     tasks = audit.tasks_of([part(size) for size in (1, 50, 60, 2, 40)], 60)
     assert [[p.size for p in task] for task in tasks] == [[60], [50], [40, 2, 1]]
