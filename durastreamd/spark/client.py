@@ -1,9 +1,9 @@
 """The HTTP client of drivers and executors: blocking, kept alive, patient, standard library alone.
 
 Executors may get this package as a zip without the server's dependencies, so nothing is imported
-here that Python does not bring. A request is repeated after 429, 503 and broken connections, as
-long as ``retry_s`` allows: all of ours are idempotent (reads, creates, appends that carry producer
-headers); one that is not says so.
+here that Python does not bring. A request is repeated after 429, 503, a gateway's 502 and 504, and
+broken connections, as long as ``retry_s`` allows: all of ours are idempotent (reads, creates,
+appends that carry producer headers); one that is not says so.
 """
 
 import atexit
@@ -26,7 +26,12 @@ from durastreamd.errors import DurastreamError
 PIECE_BYTES = 1024 * 1024
 WAIT_S_MAX = 10.0  # between two tries; a server that asks for more gets it, up to the next bound
 RETRY_AFTER_S_MAX = 60.0
-_RETRIED = (429, 503)
+_RETRIED = (429, 502, 503, 504)  # 502 and 504 come from what stands between
+_HINTS = {
+    401: "the server wants a token; set option authToken or authTokenFile",
+    403: "the token does not allow this",
+    404: "there is nothing of this name",
+}
 _EXPLAINED_BYTES_MAX = 64 * 1024
 
 
@@ -59,7 +64,8 @@ def _problem_of(reply: Reply) -> tuple[str, str]:
         return str(found["code"]), str(found["detail"])
     except (ValueError, KeyError, TypeError):
         text = reply.body[:200].decode(errors="replace").strip()
-        return http.client.responses.get(reply.status, "Unknown"), text or "no explanation"
+        hint = _HINTS.get(reply.status, "no explanation")  # an answer to HEAD has no body
+        return http.client.responses.get(reply.status, "Unknown"), text or hint
 
 
 @dataclass(frozen=True)

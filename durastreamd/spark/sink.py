@@ -40,6 +40,14 @@ from durastreamd.spark.options import OptionError, SinkOptions
 from durastreamd.spark.places import is_json
 from durastreamd.spark.rows import Batch
 
+_ELEMENTS: "msgspec.json.Decoder[list[msgspec.Raw]] | None" = None
+try:
+    import msgspec
+
+    _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
+except ImportError:
+    pass  # executors that got this package as a zip alone: slower, not less strict
+
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 JSON = "application/json"
@@ -188,7 +196,6 @@ class Appender:
         target = self._target(stream)
         written.streams[stream] = written.streams.get(stream, 0) + len(values)
         for value in values:
-            target.check(value)
             size = len(value) + target.overhead
             if target.values and (target.alone or target.size + size > self._limit):
                 self._append(target, written)
@@ -250,6 +257,7 @@ class Appender:
         return found
 
     def _append(self, target: "Target", written: Written) -> None:
+        target.check()
         headers = {"Content-Type": target.content_type, **self._producer.headers(target.seq)}
         status = self._send(target.stream, target.url, headers, target.body())
         written.appends += 1
@@ -295,6 +303,20 @@ def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+def _are_json(values: list[bytes]) -> bool:
+    """Tell whether each value is one JSON text, all at once; False may also mean "ask each".
+
+    It is not enough that they make an array together: ``1,2`` would be two of its elements, and
+    ``{"a":1`` with ``"b":2},3`` two others.
+    """
+    if _ELEMENTS is None:
+        return False
+    try:
+        return [bytes(each) for each in _ELEMENTS.decode(b"[" + b",".join(values) + b"]")] == values
+    except (msgspec.DecodeError, RecursionError):
+        return False
+
+
 class Target:
     """One stream that is being appended to: the chunk under way."""
 
@@ -311,8 +333,13 @@ class Target:
         self.values: list[bytes] = []
         self.size = 0
 
-    def check(self, value: bytes) -> None:
-        """Refuse a value that would not become one message: ``1,2`` is two in an array."""
+    def check(self) -> None:
+        """Refuse a chunk in which a row would not become one message."""
+        if not self.json or not _are_json(self.values):
+            for value in self.values:
+                self._check(value)
+
+    def _check(self, value: bytes) -> None:
         if self.json:
             try:
                 json.loads(value)

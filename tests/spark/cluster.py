@@ -1,7 +1,9 @@
 """A standalone cluster on loopback: a master and workers, each a process of its own.
 
 The package reaches the executors as a user ships it: a zip given to ``--py-files``. Their Python
-is an environment that has pyspark and pyarrow but not this package, so nothing else can help.
+is an environment that has pyspark and pyarrow but not this package, so nothing else can help. The
+driver has it on its path, as if installed: Spark does not give shipped files to the process that
+plans a streaming source, nor to the one that looks up formats.
 """
 
 import os
@@ -37,6 +39,11 @@ def ship(home: Path) -> Path:
     return path
 
 
+def bare() -> dict[str, str]:
+    """Return the environment without the way to this checkout."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
 def bare_python(home: Path) -> str:
     """Return a Python that has Spark's packages, and ours not."""
     venv.create(home / "venv", with_pip=False, symlinks=True)
@@ -45,7 +52,8 @@ def bare_python(home: Path) -> str:
     # installation of this package stays out.
     (site / "spark.pth").write_text(os.path.dirname(HOME) + "\n")
     python = str(home / "venv" / "bin" / "python")
-    lacks = subprocess.run([python, "-c", "import durastreamd"], capture_output=True, check=False)
+    command = [python, "-c", "import durastreamd"]
+    lacks = subprocess.run(command, cwd=home, env=bare(), capture_output=True, check=False)
     assert lacks.returncode != 0, "the executors must not find the package by themselves"
     return python
 
@@ -95,9 +103,8 @@ class Cluster:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return {
-            **kept,
+            **bare(),
             "SPARK_HOME": HOME,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_JAVA_OPTS": java_options(),
@@ -152,11 +159,11 @@ class Cluster:
         done = subprocess.run(
             [*command, str(program), *arguments],
             cwd=self.home,
-            env=self._environment(),
+            env={**self._environment(), "PYTHONPATH": str(self.package)},
             capture_output=True,
             text=True,
             timeout=RUN_S_MAX,
             check=False,
         )
-        assert done.returncode == 0, f"{done.stderr[-8000:]}\n{self.log()}"
+        assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-2000:]}\n{self.log()}"
         return done.stdout

@@ -1,6 +1,6 @@
 """What tests/spark/test_cluster.py submits: reads, writes and tells who did it. A user's program.
 
-Nothing here imports the package: Spark finds the format in what was shipped.
+Nothing here imports the package: Spark finds the format by its name.
 """
 
 import importlib
@@ -8,12 +8,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pyspark.sql import SparkSession
 
 
-def whereabouts(numbers: Iterator[int]) -> Iterator[tuple[str, str]]:
+def whereabouts(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
     """Tell who runs this: the executor's directory, and where the package came from."""
     source = importlib.import_module("durastreamd.spark.source")
     yield os.getcwd(), str(source.__file__)
@@ -25,12 +25,12 @@ def main() -> None:
     """Copy a stream with a streaming query, a batch job reads the copy."""
     url, home = sys.argv[1:]
     spark = SparkSession.builder.appName("cluster").getOrCreate()
-    read = spark.read.format("durastream").option("minPartitions", "4").load(f"{url}/in")
-    who = spark.sparkContext.parallelize(range(4), 4).mapPartitions(whereabouts).collect()
+    read = spark.read.format("durastream").option("minPartitions", "2").load(f"{url}/in")
+    who = spark.sparkContext.parallelize(range(2), 2).mapPartitions(whereabouts).collect()
     query = (
         spark.readStream.format("durastream")
         .option("maxOffsetsPerTrigger", "1500")
-        .option("minPartitions", "4")
+        .option("minPartitions", "2")
         .load(f"{url}/in")
         .select("value")
         .writeStream.format("durastream")

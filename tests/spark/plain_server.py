@@ -52,7 +52,7 @@ def number_of(text: str) -> int:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # head and body in one packet, or Nagle's algorithm waits for an acknowledgement
-    server: PlainServer
+    server: PlainServer  # type: ignore[mutable-override]  # the only one it is made by
 
     def setup(self) -> None:
         super().setup()

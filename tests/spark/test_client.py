@@ -34,7 +34,7 @@ def test_one_connection_serves_many_requests() -> None:
         client.hang_up()
 
 
-@pytest.mark.parametrize("status", [429, 503, 0, -1])
+@pytest.mark.parametrize("status", [429, 502, 503, 0, -1])
 def test_it_tries_again_and_gets_there(status: int) -> None:
     with plain_server() as server:
         url = furnished(server)
@@ -80,7 +80,10 @@ def test_it_gives_up_with_the_server_s_own_words() -> None:
         server.script.append(Scripted(500, {}, b"oh no"))
         with pytest.raises(ServerRefusedError, match="500 Internal Server Error: oh no"):
             client.get(url)
-        assert len(server.seen) == 2, "neither is worth another try"
+        server.script.append(Scripted(401))
+        with pytest.raises(ServerRefusedError, match=r"401 Unauthorized: .* set option authToken"):
+            client.head(url)
+        assert len(server.seen) == 3, "none is worth another try"
         client.hang_up()
 
 

@@ -10,6 +10,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from durastreamd.spark import sink
@@ -117,7 +118,9 @@ def test_another_number_of_chunks_on_the_second_run_is_noticed(hand: Hand, name:
 
 
 def test_rows_go_to_the_stream_they_name_in_their_order(hand: Hand, name: str) -> None:
-    rows = [{"stream": f"{name}-{n % 3}", "value": str(n)} for n in range(20)]
+    rows: list[dict[str, object]] = [
+        {"stream": f"{name}-{n % 3}", "value": str(n)} for n in range(20)
+    ]
     made = options(hand, createStreams="true")
     write(made, rows, Producer("q.0", 0), BOTH)
     for rest in range(3):
@@ -185,21 +188,30 @@ def test_text_and_binary_rows_are_messages_and_read_back_as_they_were(
 # --- refusals ---
 
 
-@pytest.mark.parametrize("value", ["1,2", "", "{", '{"a":1}]', "nonsense"])
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize(
+    "values", [["1,2"], [""], ["{"], ['{"a":1}]'], ["nonsense"], ['{"a":1', '"b":2},3']]
+)
 def test_a_value_that_is_not_one_json_text_is_refused_before_it_is_sent(
-    hand: Hand, name: str, value: str
+    hand: Hand, name: str, values: list[str], monkeypatch: pytest.MonkeyPatch, *, quick: bool
 ) -> None:
+    if not quick:
+        monkeypatch.setattr(sink, "_ELEMENTS", None)
     hand.make(name)
     with pytest.raises(SinkError, match=r"holds JSON and a row's value is none"):
-        write(options(hand, stream=name), rows_of("1", value), Producer("q.0", 0))
-    assert hand.values(name) == []
+        write(options(hand, stream=name), rows_of("1", *values), Producer("q.0", 0))
+    write(options(hand, stream=name), rows_of(" 1 ", "[2]\n"), Producer("q.0", 0))
+    assert hand.values(name) == [1, [2]]
 
 
 def test_nulls_are_refused(hand: Hand, name: str) -> None:
     hand.make(name)
     with pytest.raises(SinkError, match="the column value is null"):
         write(options(hand, stream=name), rows_of("1", None), Producer("q.0", 0))
-    rows = [{"stream": name, "value": "1"}, {"stream": None, "value": "2"}]
+    rows: list[dict[str, object]] = [
+        {"stream": name, "value": "1"},
+        {"stream": None, "value": "2"},
+    ]
     with pytest.raises(SinkError, match="the column stream is null"):
         write(options(hand), rows, Producer("q.0", 0), BOTH)
 
@@ -294,7 +306,7 @@ class Context:
 def task(monkeypatch: pytest.MonkeyPatch, partition: int, batch: int | None) -> Iterator[None]:
     known = {} if batch is None else {sink.QUERY_PROPERTY: "q", sink.BATCH_PROPERTY: str(batch)}
     with monkeypatch.context() as patch:
-        patch.setattr(sink.TaskContext, "get", lambda: Context(partition, **known))
+        patch.setattr(TaskContext, "get", lambda: Context(partition, **known))
         yield
 
 
@@ -305,6 +317,18 @@ def test_a_streaming_query_needs_to_know_its_batch(
     writer = StreamWriter(options(hand, stream=name), VALUE)
     with task(monkeypatch, 0, None), pytest.raises(SinkError, match="exactly once needs both"):
         writer.write(batches(rows_of("1")))
+
+
+def test_a_query_writes_each_batch_of_each_partition_once(
+    hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.make(name)
+    writer = StreamWriter(options(hand, stream=name), VALUE)
+    for batch in (1, 2, 2):
+        for partition in (1, 2):
+            with task(monkeypatch, partition, batch):
+                writer.write(batches(rows_of(f"{batch}{partition}")))
+    assert hand.values(name) == [11, 12, 21, 22]
 
 
 def test_the_driver_writes_a_batch_once_whatever_its_partitions_were(

@@ -414,6 +414,16 @@ def test_a_restart_delivers_the_snapshot_then_what_came_after(hand: Hand, name: 
     assert [(row["value"], row["snapshot"]) for row in rows] == [('{"sum": 36}', True)]
 
 
+def test_a_snapshot_is_never_taken_for_another(hand: Hand, name: str) -> None:
+    reader, at = losing(hand, name, onSnapshot="restart")
+    hand.fold(name, hand.add(name, 5), {"sum": 15})
+    done = step(reader, at)
+    assert done.values == ['{"sum": 15}']
+    hand.fold(name, hand.add(name, 6), {"sum": 21})
+    with pytest.raises(DataLossError, match="was superseded by one at"):
+        replay(reader, done.start, done.end)
+
+
 def test_rows_beyond_the_plan_fail_the_task(hand: Hand, name: str) -> None:
     url = hand.make(name, list(range(5)))
     reader = stream_reader(path=url, maxOffsetsPerTrigger=3)
