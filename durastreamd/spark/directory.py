@@ -17,7 +17,7 @@ from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.errors import CorruptDataError, DataDirectoryError
+from durastreamd.errors import CorruptDataError, DataDirectoryError, WriteFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import catalog, datadir, log
 from durastreamd.storage.disk import RealDisk
@@ -29,6 +29,7 @@ T = TypeVar("T")
 # Beside a busy server a checkpoint may remove files under us; twice in a row is bad luck, five
 # times is damage.
 _TRIES = 5
+_PAUSE_S = 0.1  # longer than the few renames and removals of a checkpoint
 
 
 class Opened(NamedTuple):
@@ -72,10 +73,12 @@ def with_directory(root: str, work: Callable[[Opened], T]) -> T:
                 return work(found)
             finally:
                 found.engine.release()
-        except (FileNotFoundError, CorruptDataError) as exc:
+        except (FileNotFoundError, CorruptDataError, WriteFailedError) as exc:
+            # The last of them: the server has begun the very journal file that recovery would.
             if not left:
                 raise
             logger.info("%s: looking again: %s", root, exc)
+            time.sleep(_PAUSE_S)
     raise AssertionError
 
 

@@ -22,6 +22,8 @@ from durastreamd.spark.segments import (
     SegmentSource,
     parse_options,
 )
+from durastreamd.storage import journal
+from durastreamd.storage.disk import Disk
 from tests.spark.directories import BINARY, JSON, TEXT, Directory, planned, rows_in, rows_of
 
 SCHEMA = StructType(
@@ -137,6 +139,27 @@ def test_a_plan_stays_good_when_a_checkpoint_moves_the_journal_to_segments(
     directory.checkpoint()
     rows = [row for task in tasks for row in rows_in(directory.root, iter(task))]
     assert rows == directory.rows()["orders"][:-1]
+
+
+def test_a_directory_that_changes_under_the_plan_is_looked_at_again(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(directory)
+    read = journal.read_journal_file
+    numbers: list[int] = []
+
+    def busy(disk: Disk, uuid: bytes, number: int) -> journal.JournalFile:
+        if not numbers:  # the server begins a new journal file while the old one is being read
+            directory.engine.journal.rotate()
+        elif len(numbers) < 3:  # or takes a checkpoint
+            directory.append("/orders", b"7")
+            directory.checkpoint()
+        numbers.append(number)
+        return read(disk, uuid, number)
+
+    monkeypatch.setattr(journal, "read_journal_file", busy)
+    assert rows_of(directory.root) == directory.rows()
+    assert len(numbers) > 3
 
 
 def test_nothing_in_the_directory_changes(directory: Directory) -> None:
