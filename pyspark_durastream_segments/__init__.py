@@ -1,1 +1,5 @@
 """Found by Spark through its name: the format ``durastream-segments``."""
+
+from durastreamd.spark.segments import SegmentSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -146,7 +146,7 @@ rows.write.mode("overwrite").parquet(home + "/a")
 query = (spark.readStream.schema("value string").parquet(home + "/a").writeStream
     .format("noop").option("checkpointLocation", home + "/c").trigger(availableNow=True).start())
 query.awaitTermination()
-rows.mapInArrow(lambda batches: batches, "value string").groupBy("value").count().collect()
+rows.rdd.map(lambda row: (row.value,)).toDF("value string").groupBy("value").count().collect()
 spark.stop()
 """
 

@@ -1,0 +1,1 @@
+"""The jobs of ``dspipeline``, a module each."""

@@ -1,0 +1,343 @@
+"""The format ``durastream-segments``: the log files of a data directory as rows, without a server.
+
+For bulk work: a whole history at the speed of the disk. It reads the directory of a stopped
+server, of a running one (which is not disturbed) or a backup; driver and executors must see it
+under the same path. Rows are those of the format ``durastream`` (value, stream, and as offset the
+message's number) and when the message was written.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, StructType
+
+from durastreamd.engine.view import View
+from durastreamd.errors import StreamDamagedError
+from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import offsets
+from durastreamd.spark.directory import Opened, disk_at, levels_of, streams_of, with_directory
+from durastreamd.spark.options import OptionError, Row
+from durastreamd.spark.places import is_textual
+from durastreamd.spark.segment_plan import Piece, Range, gathered, pieces_of
+from durastreamd.storage import datadir
+
+MIB = 1024 * 1024
+TIME = "ms since 1970, or RFC 3339 with a time zone"
+T = TypeVar("T")
+
+
+OPTIONS = (
+    Row("path", "", "the data directory, or a backup of one; also the argument of load()"),
+    Row("subscribe", "", "streams to read, separated by commas; otherwise all"),
+    Row("subscribePattern", "", "regular expression; streams whose whole name matches"),
+    Row("bucket", "", "the bucket that streams are named in; alone: all of its streams"),
+    Row("startingOffsets", "earliest", "earliest, or JSON: stream to offset, or to a number"),
+    Row("endingOffsets", "latest", "latest, or JSON as for startingOffsets"),
+    Row("startingTimestamp", "", "what was written then or later: ms since 1970, or RFC 3339"),
+    Row("endingTimestamp", "", "what was written before: ms since 1970, or RFC 3339"),
+    Row("valueType", "auto", "string, binary, or auto: string where all streams are text"),
+    Row("verifyChecksums", "true", "compare every record with its checksum"),
+    Row("failOnDataLoss", "true", "fail where bytes are damaged or gone; false leaves them out"),
+    Row("badRecordsPath", "", "a directory that is told what failOnDataLoss=false left out"),
+    Row("maxBytesPerPartition", "16777216", "how many bytes one task reads, about"),
+    Row("minPartitions", "1", "make tasks smaller until there are so many"),
+)
+
+
+@dataclass(frozen=True)
+class SegmentOptions:
+    """The options, checked."""
+
+    path: str
+    subscribe: tuple[str, ...] = ()
+    pattern: str = ""
+    bucket: str = ""
+    starting: Mapping[str, str | int] | None = None
+    ending: Mapping[str, str | int] | None = None
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    value_type: str = "auto"
+    verify: bool = True
+    fail: bool = True
+    bad_records: str = ""
+    partition_bytes: int = 16 * MIB
+    partitions_min: int = 1
+
+
+def parse_options(given: Mapping[str, str]) -> SegmentOptions:
+    """Check the options of a read; raise OptionError with what to do."""
+    names = {option.name.lower(): option.name for option in OPTIONS}
+    found = {}
+    for key, value in given.items():
+        name = names.get(key.lower())
+        if name is None:
+            known = ", ".join(option.name for option in OPTIONS)
+            reason = f"durastream-segments has no option {key!r}; it has {known}"
+            raise OptionError(reason)
+        found[name] = value
+    get = {option.name: found.get(option.name, option.default) for option in OPTIONS}
+    if get["subscribe"] and get["subscribePattern"]:
+        reason = "subscribe and subscribePattern exclude each other; none of them: every stream"
+        raise OptionError(reason)
+    if not get["path"]:
+        reason = "which data directory? Give it to load(), or as the option path"
+        raise OptionError(reason)
+    return SegmentOptions(
+        path=get["path"],
+        subscribe=tuple(name.strip() for name in get["subscribe"].split(",") if name.strip()),
+        pattern=_parsed("subscribePattern", get, _pattern, "a regular expression") or "",
+        bucket=get["bucket"],
+        starting=_offsets("startingOffsets", "earliest", get),
+        ending=_offsets("endingOffsets", "latest", get),
+        starting_ms=_parsed("startingTimestamp", get, _time, TIME),
+        ending_ms=_parsed("endingTimestamp", get, _time, TIME),
+        value_type=_word("valueType", get, {kind: kind for kind in ("auto", "string", "binary")}),
+        verify=_word("verifyChecksums", get, {"true": True, "false": False}),
+        fail=_word("failOnDataLoss", get, {"true": True, "false": False}),
+        bad_records=get["badRecordsPath"],
+        partition_bytes=_parsed("maxBytesPerPartition", get, _positive, "a number above 0") or 1,
+        partitions_min=_parsed("minPartitions", get, _positive, "a number above 0") or 1,
+    )
+
+
+def _word(name: str, get: Mapping[str, str], words: Mapping[str, T]) -> T:
+    try:
+        return words[get[name].lower()]
+    except KeyError:
+        reason = f"{name} is {' or '.join(words)}, not {get[name]!r}"
+        raise OptionError(reason) from None
+
+
+def _parsed(name: str, get: Mapping[str, str], read: Callable[[str], T], what: str) -> T | None:
+    if not get[name]:
+        return None
+    try:
+        return read(get[name])
+    except ValueError:
+        reason = f"{name} must be {what}, not {get[name]!r}"
+        raise OptionError(reason) from None
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as exc:
+        raise ValueError from exc
+    return text
+
+
+def _time(text: str) -> int:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError
+    return round(found.timestamp() * 1000)
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def _offsets(name: str, default: str, get: Mapping[str, str]) -> Mapping[str, str | int] | None:
+    if get[name] == default:
+        return None
+    try:
+        found = json.loads(get[name])
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(type(v) in (str, int) for v in found.values()):
+        reason = f'{name} is {default}, or JSON like {{"orders": 1000}}, not {get[name]!r}'
+        raise OptionError(reason)
+    return found
+
+
+# --- planning ---
+
+
+def plan(options: SegmentOptions, coarser: int = 1) -> list[tuple[Piece, ...]]:
+    """Return what each task reads, in ``coarser`` pieces than asked for; runs in the driver."""
+    return with_directory(options.path, lambda found: _plan(found, options, coarser))
+
+
+def _plan(found: Opened, options: SegmentOptions, coarser: int) -> list[tuple[Piece, ...]]:
+    ranges = ranges_of(found, options)
+    total = sum(wanted.high - wanted.low for wanted in ranges)
+    size = options.partition_bytes * coarser
+    if options.partitions_min > 1:
+        size = max(min(size, total // options.partitions_min), 1)
+    return gathered(pieces_of(found, ranges, size), size)
+
+
+def ranges_of(found: Opened, options: SegmentOptions) -> list[Range]:
+    """Return what is wanted of each stream that was chosen."""
+    ranges = []
+    for name, stream in chosen(found, options):
+        if stream.damage and options.fail:
+            reason = f"stream {name!r} is damaged: {stream.damage}"
+            raise StreamDamagedError(reason)
+        if not stream.damage:
+            ranges.append(_range(found, name, stream, options))
+    return ranges
+
+
+def chosen(found: Opened, options: SegmentOptions) -> Iterator[tuple[str, Stream]]:
+    """Yield the streams that were chosen, with the names they go by."""
+    if options.bucket and options.bucket not in found.engine.namespace.buckets:
+        reason = f"there is no bucket {options.bucket!r} in {options.path}"
+        raise OptionError(reason)
+    missing = dict.fromkeys(options.subscribe)
+    pattern = re.compile(options.pattern or ".*", re.DOTALL)
+    for stream in streams_of(found):
+        name = name_of(stream.key, options.bucket)
+        if name is None:
+            continue
+        if name in missing:
+            del missing[name]
+        elif options.subscribe or not pattern.fullmatch(name):
+            continue
+        yield name, stream
+    if missing:
+        reason = f"there is no stream {next(iter(missing))!r} in {options.path}"
+        raise OptionError(reason)
+
+
+def name_of(key: str, bucket: str = "") -> str | None:
+    """Return the name of a stream in options and rows; None for one outside the bucket.
+
+    In a bucket it is the stream's id there. Otherwise it is what follows /v1/stream/ in its URL,
+    or, beginning with a slash, the whole path of the URL: /bucket/id.
+    """
+    if bucket:
+        return key.removeprefix(f"{bucket}/") if key.startswith(f"{bucket}/") else None
+    return key[1:] if key.startswith("/") else f"/{key}"
+
+
+def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) -> Range:
+    if options.value_type == "string" and not is_textual(stream.content_type):
+        reason = (
+            f"stream {name!r} is {stream.content_type}, which is not text; set valueType=binary"
+        )
+        raise OptionError(reason)
+    low, high = stream.floor, stream.tail
+    view = found.engine.view(stream)
+    for given, is_start in ((options.starting, True), (options.ending, False)):
+        token = (given or {}).get(name)
+        if token is None:
+            continue
+        position = _position(view, token)
+        if position is None or not low <= position <= high or not view.is_boundary(position):
+            reason = (
+                f"{token!r} is no offset of stream {name!r}, which is there from "
+                f"{view.ordinal_at(low)} ({low:016d}) to {stream.messages} ({stream.tail:016d})"
+            )
+            raise OptionError(reason)
+        low, high = (position, high) if is_start else (low, position)
+    if options.starting_ms is not None:
+        low = max(low, view.position_at(options.starting_ms))
+    if options.ending_ms is not None:
+        high = min(high, view.position_at(options.ending_ms))
+    return Range(name, stream.json, low, max(low, high), levels_of(found.engine, stream))
+
+
+def _position(view: View, given: str | int) -> int | None:
+    """Return where an offset is: a message's number, or a token of the server."""
+    if isinstance(given, str):
+        return offsets.parse(given)
+    first, last = view.ordinal_at(view.floor), view.ordinal_at(view.tail)
+    return view.position_of_message(given) if first <= given <= last else None
+
+
+# --- the data source ---
+
+
+class SegmentPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(None)
+        self.pieces = pieces
+
+
+class SegmentReader(DataSourceReader):
+    """Plans in the driver, reads in the executors."""
+
+    def __init__(self, schema: StructType, options: SegmentOptions) -> None:
+        self._schema = schema
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per task."""
+        return [SegmentPartition(pieces) for pieces in plan(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[object]:
+        """Yield the rows of a partition as Arrow batches."""
+        if not isinstance(partition, SegmentPartition):  # Spark's own, in place of none at all
+            return
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from durastreamd.spark.segment_read import Arrow, Losses, PieceReader
+
+        options = self._options
+        losses = Losses(fail=options.fail)
+        binary = isinstance(self._schema["value"].dataType, BinaryType)
+        arrow = Arrow(to_arrow_schema(self._schema, timezone="UTC"), binary=binary)
+        reader = PieceReader(options.path, losses, verify=options.verify)
+        for piece in partition.pieces:
+            for group in reader.groups(piece):
+                yield from arrow.batches(group)
+        if losses.found and options.bad_records:
+            lines = [json.dumps(loss._asdict()) for loss in losses.found]
+            _write_report(options.bad_records, partition.pieces, lines)
+
+
+def _write_report(directory: str, pieces: tuple[Piece, ...], lines: list[str]) -> None:
+    """Write what a task left out; the same task run again writes the same file."""
+    mark = hashlib.sha256(repr(pieces).encode()).hexdigest()[:16]
+    home = Path(directory)
+    home.mkdir(parents=True, exist_ok=True)
+    beside = home / f".{mark}.{os.getpid()}"
+    beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    beside.replace(home / f"lost-{mark}.json")
+
+
+def _is_binary(options: SegmentOptions) -> bool:
+    """Tell whether values are bytes: because it was asked for, or some are not text."""
+    if options.value_type != "auto":
+        return options.value_type == "binary"
+
+    def look(found: Opened) -> bool:
+        streams = chosen(found, options)
+        return not all(is_textual(stream.content_type) for _, stream in streams)
+
+    return with_directory(options.path, look)
+
+
+class SegmentSource(DataSource):
+    """The format ``durastream-segments``; see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "durastream-segments"
+
+    def schema(self) -> str:
+        """Return the columns; looks at the options and the directory, so that errors come early."""
+        options = parse_options(self.options)
+        datadir.read_identity(disk_at(options.path))
+        kind = "BINARY" if _is_binary(options) else "STRING"
+        return f"value {kind}, stream STRING, offset LONG, timestamp TIMESTAMP"
+
+    def reader(self, schema: StructType) -> SegmentReader:
+        """Return the reader of a batch query."""
+        return SegmentReader(schema, parse_options(self.options))
