@@ -54,7 +54,7 @@ class Directory:
 
     def commit(self, drafted: tuple[Record, bytes | memoryview] | None) -> None:
         assert drafted is not None
-        self.engine.commit([(drafted[0], self.engine.stage(*drafted))])
+        self.engine.commit([drafted])
 
     def bucket(self, name: str) -> None:
         _, change = self.engine.namespace.decide_bucket(name, self.now, exists=True)
