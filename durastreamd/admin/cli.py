@@ -39,8 +39,8 @@ from durastreamd.admin.command import (
     CommandError,
 )
 from durastreamd.admin.console import Console
-from durastreamd.config import ConfigError
 from durastreamd.errors import (
+    ConfigError,
     CorruptDataError,
     DataDirectoryError,
     DirectoryLockedError,

@@ -7,6 +7,7 @@ import pytest
 
 from tests.spark.cluster import Cluster
 from tests.spark.driving import Hand
+from tests.support.daemon import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system]
 
@@ -26,3 +27,13 @@ def test_a_cluster_reads_and_writes_with_what_was_shipped(
     assert (told["rows"], told["copied"], told["batches"]) == (3000, 3000, 2)
     found = [int(str(value)) for value in hand.values(f"{name}/out")]
     assert sorted(found) == list(range(3000))
+
+
+def test_a_job_runs_there_as_it_does_alone(cluster: Cluster, hand: Hand, name: str) -> None:
+    hand.make(f"{name}/audited", list(range(3000)))
+    job = ROOT / "durastreamd" / "spark" / "cli.py"
+    data = str(hand.server.home / "data")
+    output = cluster.submit(job, "--json", "audit", "--data-dir", data)
+    told = json.loads(output.strip().splitlines()[-1])
+    assert told["findings"] == []
+    assert told["streams"] >= 1
