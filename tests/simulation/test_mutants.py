@@ -31,12 +31,10 @@ Mutant = Callable[[Patch], None]
 
 
 def no_journal_sync(patch: Patch) -> None:
-    def commit(
-        self: journal.JournalWriter, data: list[bytes | memoryview], next_lsn: int, last: int
-    ) -> None:
+    def commit(self: journal.JournalWriter, batch: list[fmt.StoredFrame], data: Pieces) -> None:
         disk_module.write_parts(self._disk, self._handle, data, self.length)
         self.length += sum(map(len, data))
-        self.next_lsn, self._previous = next_lsn, last
+        self.next_lsn, self._previous = batch[-1].lsn + 1, batch[-1].stream
 
     patch.setattr(journal.JournalWriter, "commit", commit)
 
@@ -44,13 +42,11 @@ def no_journal_sync(patch: Patch) -> None:
 def acknowledged_before_the_sync(patch: Patch) -> None:
     """The batch is synced only when the next one is written."""
 
-    def commit(
-        self: journal.JournalWriter, data: list[bytes | memoryview], next_lsn: int, last: int
-    ) -> None:
+    def commit(self: journal.JournalWriter, batch: list[fmt.StoredFrame], data: Pieces) -> None:
         self._disk.sync(self._handle)
         disk_module.write_parts(self._disk, self._handle, data, self.length)
         self.length += sum(map(len, data))
-        self.next_lsn, self._previous = next_lsn, last
+        self.next_lsn, self._previous = batch[-1].lsn + 1, batch[-1].stream
 
     patch.setattr(journal.JournalWriter, "commit", commit)
 
