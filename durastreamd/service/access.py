@@ -125,10 +125,8 @@ class Lease:
         if gate is None:
             self._cancel.deadline = math.inf
             return
-        try:
-            identity = gate.known(self._identity.token)
-            gate.check(identity, self._scope, self._key)
-        except ProblemError:
+        identity = gate.still_known(self._identity.token, self._scope, self._key)
+        if identity is None:
             self._cancel.cancel()
             return
         self._gate, self._identity = gate, identity
@@ -289,6 +287,20 @@ class Gate:
             and WRITE in grant.scopes
             and grant.covers(key)
         )
+
+    def still_known(self, token: bytes, scope: str, key: str) -> Identity | None:
+        """Return whom an earlier gate let in with this token, or None if this one would not.
+
+        Nobody asked, so nobody was refused: the failures stay those of requests.
+        """
+        before = dict(self.counts.failures)
+        try:
+            identity = self.known(token)
+            self.check(identity, scope, key)
+        except ProblemError:
+            self.counts.failures.update(before)
+            return None
+        return identity
 
     def check(self, identity: Identity, scope: str, key: str) -> None:
         """Raise unless the caller has the scope for the key."""

@@ -85,6 +85,10 @@ async def test_a_live_reader_ends_when_its_token_is_revoked(
         for token in ("gone", "lessened", "moved"):
             await check_ended(mode, readers[token])
         assert trio.current_time() - begun < 1
+        # Long-polls were answered 401 and count; an SSE response ends in order and does not.
+        answered = 3 if mode == "long-poll" else 0
+        assert sum(site.app.operations.access.failures.values()) == answered
+        assert site.app.operations.access.leases_ended == 3
         assert not readers["kept"].reply.ended
         assert (await site.ask("POST", "s", {**ROOT, **TEXT}, b"hello")).status == 204
         while b"hello" not in readers["kept"].reply.body:
