@@ -104,8 +104,8 @@ def test_both_versions_are_told_the_same(daemon: Daemon, *, newer: bool) -> None
             assert lasting(first) == lasting(second), path
             assert first.content == second.content, path
         first, second = (http.get(f"{STREAM}/bootstrap") for http in (older, other))
-        boundaries = [boundary_of(each.headers["Content-Type"]) for each in (first, second)]
-        assert boundaries[0] != boundaries[1]
-        assert first.content.replace(*boundaries) == second.content
+        one, two = (boundary_of(each.headers["Content-Type"]) for each in (first, second))
+        assert one != two
+        assert first.content.replace(one, two) == second.content
         assert lasting(first) == lasting(second)
         assert len(second.content) > len(BLOB)
