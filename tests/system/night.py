@@ -6,7 +6,6 @@ Both know nothing of what happens to the server; they only do what the protocol 
 import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,14 +34,77 @@ class Place:
     trust: ssl.SSLContext
     secrets: Secrets
 
+    async def knock(self) -> trio.SSLStream[trio.SocketStream]:
+        """Connect; a server that is down lets one wait for its part of the handshake."""
+        plain = await trio.open_tcp_stream("127.0.0.1", self.port)
+        return trio.SSLStream(plain, self.trust, server_hostname="127.0.0.1", https_compatible=True)
+
     def client(self) -> httpx.AsyncClient:
         """Return a client of its own connections."""
         url = f"https://127.0.0.1:{self.port}"
         return httpx.AsyncClient(base_url=url, verify=self.trust, timeout=30)
 
 
+# --- HTTP/1.1, as much of it as these need ---
+
+
 class HungUpError(Exception):
     """The server hung up in the middle of an answer."""
+
+
+GONE = (HungUpError, OSError, trio.BrokenResourceError)  # the ways to lose a connection
+
+
+class Answer(NamedTuple):
+    """The head of an answer, and its body unless that comes in chunks."""
+
+    status: int
+    fields: Mapping[str, str]
+    body: bytes
+
+
+class Wire:
+    """One connection."""
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
+        self._stream = stream
+        self._buffer = b""
+
+    async def ask(
+        self, method: str, target: str, head: Mapping[str, str], body: bytes = b""
+    ) -> Answer:
+        """Send a request, and wait for the answer as far as its length is known."""
+        fields = {"Host": "x", "Content-Length": str(len(body)), **head}
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {fields[name]}" for name in fields)]
+        await self._stream.send_all("\r\n".join([*lines, "", ""]).encode() + body)
+        line, *told = (await self._until(b"\r\n\r\n")).decode().split("\r\n")
+        found = dict(field.lower().split(": ", 1) for field in told)
+        length = int(found.get("content-length", "0"))
+        return Answer(int(line.split()[1]), found, await self._take(length))
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Give the body of an answer as it comes, to its proper end."""
+        while size := int(await self._until(b"\r\n"), 16):
+            yield (await self._take(size + 2))[:-2]
+        assert await self._take(2) == b"\r\n"
+
+    async def _take(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            await self._more()
+        found, self._buffer = self._buffer[:size], self._buffer[size:]
+        return found
+
+    async def _until(self, mark: bytes) -> bytes:
+        while mark not in self._buffer:
+            await self._more()
+        found, _, self._buffer = self._buffer.partition(mark)
+        return found
+
+    async def _more(self) -> None:
+        data = await self._stream.receive_some(65536)
+        if not data:
+            raise HungUpError
+        self._buffer += data
 
 
 # --- writing ---
@@ -76,84 +138,44 @@ class Producer:
 
     async def run(self) -> None:
         """Append until told to stop, then finish what was begun."""
-        async with self._place.client() as http:
-            while self.working:
-                message = self.message(self.acknowledged)
-                self.sent += message
-                while await self.offer(http, self.acknowledged) not in (ACCEPTED, DUPLICATE):
-                    await trio.sleep(AGAIN_S)
-                self.acknowledged += 1
-                self.acknowledged_bytes += len(message)
-                await trio.sleep(self._pace_s)
+        while self.working or not self.settled:
+            try:
+                async with await self._place.knock() as stream:
+                    await self._append_to(Wire(stream))
+            except GONE:
+                self.unanswered += 1
+                await trio.sleep(AGAIN_S)
 
-    async def offer(self, http: httpx.AsyncClient, number: int) -> int:
-        """Send one message once; return the status, or 0 if there was no answer."""
+    async def _append_to(self, wire: Wire) -> None:
+        while self.working or not self.settled:
+            if self.settled:
+                self.sent += self.message(self.acknowledged)
+            if await self.offer(wire, self.acknowledged) in (ACCEPTED, DUPLICATE):
+                self.acknowledged += 1
+                self.acknowledged_bytes = len(self.sent)
+                await trio.sleep(self._pace_s)
+            else:
+                await trio.sleep(AGAIN_S)
+
+    async def offer(self, wire: Wire, number: int) -> int:
+        """Send one message once and return the status."""
         head = {"Producer-Id": self._name, "Producer-Epoch": "0", "Producer-Seq": str(number)}
-        try:
-            reply = await http.post(
-                self.path, headers=bearer(self._token, **head, **TEXT), content=self.message(number)
-            )
-        except httpx.TransportError:
-            self.unanswered += 1
-            return 0
-        self.statuses[reply.status_code] = self.statuses.get(reply.status_code, 0) + 1
-        match reply.status_code:
+        answer = await wire.ask(
+            "POST", self.path, bearer(self._token, **head, **TEXT), self.message(number)
+        )
+        self.statuses[answer.status] = self.statuses.get(answer.status, 0) + 1
+        match answer.status:
             case 401:
                 self._token = self._place.secrets.token
             case 507:
-                assert reply.json()["code"] == "INSUFFICIENT_STORAGE"
-                assert int(reply.headers["Retry-After"]) >= 1
+                assert json.loads(answer.body)["code"] == "INSUFFICIENT_STORAGE"
+                assert int(answer.fields["retry-after"]) >= 1
             case other:
-                assert other in (ACCEPTED, DUPLICATE), reply.text
-        return reply.status_code
+                assert other in (ACCEPTED, DUPLICATE), answer
+        return answer.status
 
 
 # --- following ---
-
-
-class Answer(NamedTuple):
-    """The head of an answer."""
-
-    status: int
-    fields: Mapping[str, str]
-
-
-class _Wire:
-    """As much of HTTP/1.1 as a reader of events needs."""
-
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
-        self._stream = stream
-        self._buffer = b""
-
-    async def ask(self, target: str, token: str) -> Answer:
-        head = f"GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
-        await self._stream.send_all(head.encode())
-        line, *fields = (await self._until(b"\r\n\r\n")).decode().split("\r\n")
-        found = dict(field.lower().split(": ", 1) for field in fields)
-        return Answer(int(line.split()[1]), found)
-
-    async def body(self, size: int) -> bytes:
-        while len(self._buffer) < size:
-            await self._more()
-        found, self._buffer = self._buffer[:size], self._buffer[size:]
-        return found
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        while size := int(await self._until(b"\r\n"), 16):
-            yield (await self.body(size + 2))[:-2]
-        assert await self.body(2) == b"\r\n"
-
-    async def _until(self, mark: bytes) -> bytes:
-        while mark not in self._buffer:
-            await self._more()
-        found, _, self._buffer = self._buffer.partition(mark)
-        return found
-
-    async def _more(self) -> None:
-        data = await self._stream.receive_some(65536)
-        if not data:
-            raise HungUpError
-        self._buffer += data
 
 
 @dataclass
@@ -183,33 +205,25 @@ class Reader:
         """Follow until cancelled."""
         while True:
             try:
-                async with self._connected() as wire:
+                async with await self.place.knock() as stream:
+                    self.knocking = True
+                    await stream.do_handshake()
+                    self.knocking = False
+                    self.connections += 1
+                    wire = Wire(stream)
                     while True:
                         await self._follow(wire)
             except ConnectionRefusedError:
                 self.refused += 1
-            except (HungUpError, OSError, trio.BrokenResourceError):
+            except GONE:
                 self.broken += 1
             await trio.sleep(AGAIN_S)
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[_Wire]:
-        plain = await trio.open_tcp_stream("127.0.0.1", self.place.port)
-        async with trio.SSLStream(
-            plain, self.place.trust, server_hostname="127.0.0.1", https_compatible=True
-        ) as stream:
-            self.knocking = True
-            await stream.do_handshake()
-            self.knocking = False
-            self.connections += 1
-            yield _Wire(stream)
-
-    async def _follow(self, wire: _Wire) -> None:
+    async def _follow(self, wire: Wire) -> None:
         """Ask once, and take what comes until the answer ends."""
         target = f"{self.producer.path}?offset={self.position:016d}&live=sse"
-        answer = await wire.ask(target, self.token)
+        answer = await wire.ask("GET", target, bearer(self.token))
         if answer.status != 200:
-            await wire.body(int(answer.fields["content-length"]))
             assert answer.status in (401, 503), answer
             if answer.status == 401:
                 self.denied += 1
