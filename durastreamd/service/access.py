@@ -42,6 +42,7 @@ from durastreamd.service.rate import Limiter, caller_of, whole_seconds
 from durastreamd.service.tokens import FINDING_BYTES
 
 VERIFIED_MAX = 4096  # JWTs whose signature need not be checked again
+END_S = 2.0  # for a live response to end in order: what is being sent is sent whole
 _TOKEN_BYTES_MAX = 8192
 _READING = ("GET", "HEAD")
 
@@ -73,25 +74,39 @@ class Permit:
         """Raise unless the same caller may read another key as well."""
         self._gate.check(self._identity, READ, key)
 
-    def lease(self) -> "Lease":
-        """Return the right to go on until the token ends."""
-        return Lease(self._gate, self._identity, self._scope, self._key)
+    def lease(self, wake: Callable[[], None] | None = None) -> "Lease":
+        """Return the right to go on until the token ends; see ``Lease`` for ``wake``."""
+        return Lease(self._gate, self._identity, self._scope, self._key, wake)
 
 
 class Lease:
-    """A cancel scope that ends when the token does; a context manager, used once."""
+    """A cancel scope that ends when the token does; a context manager, used once.
 
-    def __init__(self, gate: "Gate", identity: Identity, scope: str, key: str) -> None:
+    Who can end in order gives ``wake``: it is called when ``end_s`` has moved, and only what is
+    still under way ``END_S`` after the end is cancelled.
+    """
+
+    def __init__(
+        self,
+        gate: "Gate",
+        identity: Identity,
+        scope: str,
+        key: str,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
         self._gate = gate
         self._identity = identity
         self._scope = scope
         self._key = key
+        self._wake = wake
         self._cancel = trio.CancelScope()
+        self.end_s = math.inf  # by trio's clock
+        self.ended = False  # what it was held for was cut short
 
     @property
-    def ended(self) -> bool:
-        """Tell whether what it was held for was cut short."""
-        return self._cancel.cancelled_caught
+    def over(self) -> bool:
+        """Tell whether the token has ended."""
+        return trio.current_time() >= self.end_s
 
     def refusal(self) -> ProblemError:
         """Return the problem of a token that ended."""
@@ -99,9 +114,9 @@ class Lease:
 
     def __enter__(self) -> None:
         self._cancel.__enter__()
-        self._cancel.deadline = self._gate.deadline(self._identity.grant)
+        self._end_at(self._gate.deadline(self._identity.grant))
         self._gate.leases.add(self)
-        while self._gate.retired and not self._cancel.cancel_called:
+        while self._gate.retired and not self.over:
             # The request was permitted before a reload and comes to its live part after it.
             self.move(self._gate.successor)
             if self._gate.successor is None:
@@ -115,6 +130,7 @@ class Lease:
     ) -> bool:
         self._gate.leases.discard(self)
         swallowed = self._cancel.__exit__(kind, exc, trace)
+        self.ended = self._cancel.cancelled_caught or (self._wake is not None and self.over)
         if self.ended:
             self._gate.counts.leases_ended += 1
         return bool(swallowed)
@@ -123,17 +139,23 @@ class Lease:
         """Go on under another gate, or under none; end if it does not permit this."""
         self._gate.leases.discard(self)
         if gate is None:
-            self._cancel.deadline = math.inf
+            self._end_at(math.inf)
             return
-        try:
-            identity = gate.known(self._identity.token)
-            gate.check(identity, self._scope, self._key)
-        except ProblemError:
-            self._cancel.cancel()
+        identity = gate.still_known(self._identity.token, self._scope, self._key)
+        if identity is None:
+            self._end_at(trio.current_time())
             return
         self._gate, self._identity = gate, identity
-        self._cancel.deadline = gate.deadline(identity.grant)
+        self._end_at(gate.deadline(identity.grant))
         gate.leases.add(self)
+
+    def _end_at(self, end_s: float) -> None:
+        self.end_s = end_s
+        if self._wake is None:
+            self._cancel.deadline = end_s
+            return
+        self._cancel.deadline = end_s + END_S
+        self._wake()
 
 
 class GateCounts:
@@ -289,6 +311,20 @@ class Gate:
             and WRITE in grant.scopes
             and grant.covers(key)
         )
+
+    def still_known(self, token: bytes, scope: str, key: str) -> Identity | None:
+        """Return whom an earlier gate let in with this token, or None if this one would not.
+
+        Nobody asked, so nobody was refused: the failures stay those of requests.
+        """
+        before = dict(self.counts.failures)
+        try:
+            identity = self.known(token)
+            self.check(identity, scope, key)
+        except ProblemError:
+            self.counts.failures.update(before)
+            return None
+        return identity
 
     def check(self, identity: Identity, scope: str, key: str) -> None:
         """Raise unless the caller has the scope for the key."""

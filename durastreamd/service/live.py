@@ -15,7 +15,7 @@ from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import cursor, problems, sse
 from durastreamd.protocol.requests import ProblemError, ReadHead
-from durastreamd.service.access import Permit
+from durastreamd.service.access import END_S, Lease, Permit
 from durastreamd.service.answers import CLOSED, Fields, next_offset, refusal_of
 from durastreamd.service.counts import LONG_POLL, SSE, Counts
 from durastreamd.service.limits import ReadLimits
@@ -158,17 +158,17 @@ class LiveReads:
         with self.streams.engine.reading(stream) as view:
             await self.reader.page(view, stream, start, 1)  # refuses a place inside a message
         await self._pause(exchange, stream, start, head.cursor)
-        lease = permit.lease() if permit is not None else None
         fields = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache")]
         fields.append((b"X-Accel-Buffering", b"no"))
         if sse.needs_base64(stream.content_type):
             fields.append((b"Stream-SSE-Data-Encoding", b"base64"))
         with self.streams.follow(stream) as follower, self._counted(SSE):
             session = _Session(self, exchange, stream, follower, start, head.cursor)
+            lease = permit.lease(follower.rouse) if permit is not None else None
             await exchange.start(200, fields)
             async with exchange.until_hang_up() as scope:
                 with lease or nullcontext():
-                    await session.run()
+                    await session.run(lease)
             follower.deliver = None
             if scope.cancelled_caught:
                 exchange.abort()
@@ -196,13 +196,19 @@ class _Session:
         self._echoed = echoed
         self._told_closed = False
 
-    async def run(self) -> None:
-        """Catch up, then follow until the stream ends or the response has lived long enough."""
+    async def run(self, lease: Lease | None) -> None:
+        """Catch up, then follow until the stream ends or the response has lived long enough.
+
+        It ends between two events: who is cut off in the middle of one sees a broken connection.
+        Only a client that takes what is being sent for more than ``END_S`` is cut off.
+        """
         limits = self._live.limits
+        renewal_s = trio.current_time() + limits.sse_s
         told = False
-        with trio.move_on_after(limits.sse_s):
+        with trio.move_on_at(renewal_s + END_S):
             while not self._live.ending:
-                if not self._live.present(self._stream):
+                end_s = renewal_s if lease is None else min(renewal_s, lease.end_s)
+                if trio.current_time() >= end_s or not self._live.present(self._stream):
                     return
                 if self._position < self._stream.tail:
                     await self._exchange.send(await self._catch_up())
@@ -214,15 +220,15 @@ class _Session:
                     return
                 if self._position < self._stream.tail or self._stream.closed:
                     continue
-                await self._wait(limits.heartbeat_s)
+                await self._wait(limits.heartbeat_s, end_s)
 
-    async def _wait(self, heartbeat_s: float) -> None:
+    async def _wait(self, heartbeat_s: float, end_s: float) -> None:
         """Wait at the tail. What comes meanwhile is delivered without waking this task."""
         self._follower.deliver = self._deliver
         while True:
-            with trio.move_on_after(heartbeat_s) as quiet:
+            with trio.move_on_at(min(trio.current_time() + heartbeat_s, end_s)) as quiet:
                 await self._follower.changed()
-            if not quiet.cancelled_caught:
+            if not quiet.cancelled_caught or trio.current_time() >= end_s:
                 break
             if not self._exchange.send_nowait(sse.HEARTBEAT):
                 await self._exchange.send(sse.HEARTBEAT)

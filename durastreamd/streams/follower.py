@@ -61,6 +61,11 @@ class Follower:
         except trio.WouldBlock:
             pass  # a wake-up is waiting already
 
+    def rouse(self) -> None:
+        """Wake the reader's own task, whatever ``deliver`` could do."""
+        self.deliver = None
+        self.wake()
+
     async def changed(self) -> None:
         """Wait until something changed since the last call."""
         await self._receive.receive()

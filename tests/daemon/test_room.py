@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.file_systems import small_file_system
 
 pytestmark = [pytest.mark.system]
 
@@ -34,19 +34,11 @@ SETTINGS = {
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Daemon]:
     """A server whose disk has 24 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root: to mount a tmpfs")
-    data = tmp_path / "data"
-    data.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(data)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"needs the right to mount a tmpfs: {done.stderr.strip()}")
-    try:
-        with Daemon(tmp_path, settings=SETTINGS) as daemon:
-            yield daemon
-    finally:
-        subprocess.run(["umount", str(data)], check=False, capture_output=True)
+    with (
+        small_file_system(tmp_path / "data", "24m"),
+        Daemon(tmp_path, settings=SETTINGS) as daemon,
+    ):
+        yield daemon
 
 
 def wait_until(what: Callable[[], bool], why: str) -> None:

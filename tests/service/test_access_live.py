@@ -1,20 +1,23 @@
 """Live readers end with their token, callers are slowed down, spinning clients are paced."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import h11
 import pytest
 import trio
 import trio.testing
 
 from durastreamd.errors import ConfigError
-from durastreamd.service.access import Gate
+from durastreamd.service.access import END_S, Gate
 from durastreamd.service.access_options import AccessOptions
 from durastreamd.service.app import Limits
 from durastreamd.service.grants import Rate, rate_of
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.rate import Limiter, caller_of, whole_seconds
 from tests.service.guards import bearer, guarded, write
-from tests.service.harness import CLOSE, TEXT, Connection, Site, serving
+from tests.service.harness import CLOSE, TEXT, Connection, HungUpError, Site, serving
 
 ROOT = bearer("root")
 SOON = "2027-01-15T08:01:40Z"  # a hundred seconds after harness.NOW
@@ -85,6 +88,10 @@ async def test_a_live_reader_ends_when_its_token_is_revoked(
         for token in ("gone", "lessened", "moved"):
             await check_ended(mode, readers[token])
         assert trio.current_time() - begun < 1
+        # Long-polls were answered 401 and count; an SSE response ends in order and does not.
+        answered = 3 if mode == "long-poll" else 0
+        assert sum(site.app.operations.access.failures.values()) == answered
+        assert site.app.operations.access.leases_ended == 3
         assert not readers["kept"].reply.ended
         assert (await site.ask("POST", "s", {**ROOT, **TEXT}, b"hello")).status == 204
         while b"hello" not in readers["kept"].reply.body:
@@ -266,3 +273,54 @@ async def test_reading_to_the_end_of_a_closed_stream_is_not_paced(
     for _ in range(5):
         assert (await site.get("s?offset=-1&live=long-poll")).body == b"all"
     assert trio.current_time() == begun
+
+
+# --- in the middle of an event ---
+
+WAYS = pytest.mark.parametrize("why", ["revoked", "expired", "renewed"])
+SHORT_S = 20.0  # less than a client may take nothing
+SHORT = Limits(reads=ReadLimits(sse_s=SHORT_S))
+BIG = b"x" * 300_000  # an event of its own, and more than a small buffer takes
+
+
+async def being_sent(site: Site, file: Path, why: str) -> Connection:
+    """Return a reader that took the head alone, at the very end of its time."""
+    assert (await site.ask("PUT", "s", {**ROOT, **TEXT}, BIG)).status == 201
+    for _ in range(2):
+        assert (await site.ask("POST", "s", {**ROOT, **TEXT}, BIG)).status == 204
+    made = await site.open("s?offset=-1&live=sse", bearer("t"), 4096)
+    assert (await made.head()).status == 200
+    if why == "revoked":
+        site.app.restrict(AccessOptions(tokens_file=write(file, {"root": "scopes=read"})))
+    else:
+        await trio.sleep(SHORT_S)
+    return made
+
+
+@asynccontextmanager
+async def ending(file: Path, why: str) -> AsyncIterator[Connection]:
+    expires = "expires=2027-01-15T08:00:20Z" if why == "expired" else ""
+    limits = SHORT if why == "renewed" else LONG
+    async with guarded(file, {"t": f"scopes=read {expires}"}, limits) as site:
+        yield await being_sent(site, file, why)
+
+
+@WAYS
+async def test_an_event_that_is_being_sent_is_sent_whole(
+    file: Path, why: str, autojump_clock: object
+) -> None:
+    async with ending(file, why) as reader:
+        reply = await reader.whole()
+        assert reply.ended
+        assert reply.body.count(b"event: data") == reply.body.count(b"event: control") == 1
+        assert reply.body.endswith(b"\n\n")
+
+
+@WAYS
+async def test_who_does_not_take_it_in_time_is_cut_off(
+    file: Path, why: str, autojump_clock: object
+) -> None:
+    async with ending(file, why) as reader:
+        await trio.sleep(END_S + 0.5)
+        with pytest.raises((h11.RemoteProtocolError, HungUpError)):
+            await reader.whole()

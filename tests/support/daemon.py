@@ -6,6 +6,7 @@ A restart keeps the data directory and the port, so that a client may find its s
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +24,15 @@ START_S_MAX = 30.0  # Python alone needs half a second; the rest is for a busy m
 STOP_S_MAX = 20.0
 POLL_S = 0.01
 STDERR_SHOWN_BYTES_MAX = 20_000
+
+# Does what a service manager does between fork and exec: the socket becomes descriptor 3, and the
+# variables of sd_listen_fds(3) name this very process.
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+passed = {"LISTEN_FDS": "1", "LISTEN_FDNAMES": sys.argv[2], "LISTEN_PID": str(os.getpid())}
+os.execve(sys.argv[3], sys.argv[3:], {**os.environ, **passed})
+"""
 
 
 class DaemonError(Exception):
@@ -51,7 +61,10 @@ def make_certificates(home: Path) -> Certificates:
 
 
 class Daemon:
-    """One durastreamd with its data in ``home``/data; a context manager that leaves none behind."""
+    """One durastreamd with its data in ``home``/data; a context manager that leaves none behind.
+
+    With ``listener`` it is started by socket activation: who connects while no process runs waits.
+    """
 
     def __init__(
         self,
@@ -61,8 +74,10 @@ class Daemon:
         settings: Mapping[str, object] | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        listener: socket.socket | None = None,
     ) -> None:
         self.home = home
+        self.listener = listener
         self.arguments = list(arguments)
         self.environment = {**os.environ, **(environment or {})}
         self.settings = {"reads.long_poll_s": 0.5, **(settings or {})}
@@ -86,11 +101,14 @@ class Daemon:
     def command(self) -> list[str]:
         """Return the command line; the second start asks for the port of the first."""
         chosen = [f"--set={key}={value}" for key, value in self.settings.items()]
-        listen = f"127.0.0.1:{self.port}"
-        data = str(self.home / "data")
-        package = [sys.executable, "-m", "durastreamd"]
-        start = [*package, "--init", "--listen", listen, "--data-dir", data]
-        return [*start, *chosen, *self.arguments]
+        start = [sys.executable, "-m", "durastreamd", "--init"]
+        if self.listener is None:
+            start += ["--listen", f"127.0.0.1:{self.port}"]
+        else:
+            name = "https" if self.certificates else "http"
+            activate = [sys.executable, "-ISc", ACTIVATE, str(self.listener.fileno()), name]
+            start = [*activate, *start]
+        return [*start, "--data-dir", str(self.home / "data"), *chosen, *self.arguments]
 
     def stream(self, name: str) -> str:
         """Return the URL of a stream on the path surface."""
@@ -107,6 +125,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
+                pass_fds=() if self.listener is None else (self.listener.fileno(),),
             )
         self.url = self._first_line().rpartition(" ")[2]
 

@@ -1,7 +1,5 @@
 """A disk that is full, and a disk whose sync fails, for real."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from durastreamd.model.namespace import CreateCommand
 from durastreamd.protocol.outcomes import Appended
 from durastreamd.storage.disk import RealDisk
 from durastreamd.streams.registry import StreamLimits, Streams
+from tests.support.file_systems import small_file_system
 from tests.support.held_writer import NOW, TEXT, append, content
 from tests.system import writer_process
 from tests.system.test_kill import spawn
@@ -28,19 +27,8 @@ LIMITS = StreamLimits(retry_s=0.02)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a tmpfs of 512 KiB, or skip and say what is missing."""
-    point = tmp_path / "mount"
-    point.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("needs root: to mount a tmpfs")
-    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(point)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode != 0:
-        pytest.skip(f"needs the right to mount a tmpfs: {found.stderr.strip()}")
-    try:
+    with small_file_system(tmp_path / "mount", "512k") as point:
         yield point
-    finally:
-        subprocess.run(["umount", str(point)], check=False, capture_output=True)
 
 
 def open_at(data: Path, *, create: bool = False) -> Engine:
