@@ -163,8 +163,11 @@ def ratios(workload: Workload, found: dict[str, Figures]) -> list[str]:
     """Return ours against each other one, and whether what was wanted of it came true."""
     ours = found[OURS][workload.figure]
     more_is_better = workload.unit not in ("ms", "s")
+    # One that finished nothing within the time has a zero, and no ratio.
     others = {
-        name: max(figures[workload.figure], 1e-9) for name, figures in found.items() if name != OURS
+        name: figures[workload.figure]
+        for name, figures in found.items()
+        if name != OURS and figures[workload.figure]
     }
     built = {name: value for name, value in others.items() if name not in (MEMORY, FILE)}
     shown = []

@@ -26,7 +26,7 @@ from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.storage import format as fmt, index
 from durastreamd.storage.checksum import payload_seed, payload_sum
-from durastreamd.storage.disk import Disk, RealDisk, read_file
+from durastreamd.storage.disk import Disk, read_file
 
 # Payloads are read this many bytes at a time: it stays in the cache of a core until it is hashed.
 WINDOW_BYTES = 256 * 1024
@@ -359,13 +359,11 @@ class Payloads:
     def _read(self, size: int, position: int) -> memoryview:
         if self._handle < 0:
             return memoryview(b"")
-        if isinstance(self._disk, RealDisk):
-            try:
-                taken = self._disk.pread_into(self._handle, self._window[:size], position)
-            except OSError:
-                return memoryview(b"")
-            return self._window[:taken]
-        return memoryview(read_or_nothing(self._disk, self._handle, size, position))
+        try:
+            taken = self._disk.pread_into(self._handle, self._window[:size], position)
+        except OSError:
+            return memoryview(b"")
+        return self._window[:taken]
 
     def _sum_of(self, frame: fmt.StoredFrame) -> int:
         """Return the checksum of a record too large for one window."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from durastreamd.errors import CorruptDataError
 from durastreamd.model.records import Append, Create, Place, Record, parse
 from durastreamd.model.stream_state import Stream
+from durastreamd.protocol import Data
 from durastreamd.protocol.json_mode import SEPARATOR
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.disk import Disk
@@ -77,6 +78,25 @@ class View:
                 parts += self._read_level(level, low, high)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def lend(self, start: int, end: int, buffer: memoryview) -> Data:
+        """Return the bytes of [start, end) where that can be done without a copy, in ``buffer``.
+
+        What is returned is good until the buffer, which must be large enough, is used again.
+        """
+        level = self._level_at(start)
+        flushed = level.placement.flushed
+        if end <= min(level.high, flushed):
+            base, limit = self._segment_at(level, start)
+            if end <= limit:
+                path = fmt.segment_path(level.stream, base)
+                return self._read_file_into(path, start - base, buffer[: end - start])
+        elif start >= flushed and end <= level.high:
+            frames = level.hot
+            frame = frames[max(bisect_right(frames, start, key=lambda each: each.start) - 1, 0)]
+            if frame.start <= start and end <= frame.start + frame.size:
+                return memoryview(frame.payload)[start - frame.start : end - frame.start]
+        return self.read(start, end)
+
     def _read_level(self, level: Level, start: int, end: int) -> Iterator[bytes]:
         flushed = level.placement.flushed
         while start < min(end, flushed):
@@ -119,6 +139,14 @@ class View:
         except FileNotFoundError as exc:
             raise CorruptDataError(path, position, "the file is missing") from exc
         return data
+
+    def _read_file_into(self, path: str, position: int, buffer: memoryview) -> Data:
+        try:
+            with self._handles.pinned(path) as handle:
+                taken = self._disk.pread_into(handle, buffer, position, wait=self.wait)
+        except FileNotFoundError as exc:
+            raise CorruptDataError(path, position, "the file is missing") from exc
+        return buffer if taken == len(buffer) else self._read_file(path, position, len(buffer))
 
     # --- records ---
 

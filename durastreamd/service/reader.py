@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from durastreamd.engine.view import View
 from durastreamd.errors import ColdReadError, CorruptDataError
 from durastreamd.model.stream_state import Stream
-from durastreamd.protocol import json_mode, offsets, problems
+from durastreamd.protocol import Data, json_mode, offsets, problems
 from durastreamd.protocol.requests import Lookup, ProblemError
 from durastreamd.service.answers import next_offset
 from durastreamd.streams.registry import Streams
@@ -107,6 +107,10 @@ class Reader:
     async def read(self, view: View, start: int, end: int) -> bytes:
         """Return a range of bytes."""
         return await self.look(view, partial(view.read, start, end))
+
+    async def lend(self, view: View, start: int, end: int, buffer: memoryview) -> Data:
+        """Return a range of bytes, good until ``buffer`` is used again."""
+        return await self.look(view, partial(view.lend, start, end, buffer))
 
     async def resolve_fork(self, source: Stream, anchor: int, sub: int) -> tuple[int, int]:
         """Return position and ordinal of the place ``sub`` bytes or messages after the anchor."""

@@ -154,14 +154,15 @@ class Reads:
             return
         await exchange.start(200, fields, length=array_length(page) if stream.json else size)
         at = page.start
+        buffer = memoryview(bytearray(limits.piece_bytes))
         while at < page.end:
             end = min(at + limits.piece_bytes, page.end)
             if page.end - end == 1:
                 end -= 1  # the last piece must hold the last separator whole
-            piece = await self._reader.read(view, at, end)
-            if stream.json:
-                piece = _array_piece(piece, first=at == page.start, last=end == page.end)
-            await exchange.send(piece)
+            piece = await self._reader.lend(view, at, end, buffer)
+            if stream.json and (at == page.start or end == page.end):
+                piece = _array_piece(bytes(piece), first=at == page.start, last=end == page.end)
+            await exchange.send(piece)  # which has taken it all when it returns
             at = end
         await exchange.finish()
 

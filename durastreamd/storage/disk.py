@@ -42,6 +42,11 @@ class Disk(Protocol):
         ``wait=False``, which is for one thread alone, may raise ColdReadError.
         """
 
+    def pread_into(
+        self, handle: int, buffer: memoryview, position: int, *, wait: bool = True
+    ) -> int:
+        """Read as ``pread`` does into a buffer of the caller's; return how much there was."""
+
     def size(self, handle: int) -> int:
         """Return a file's length."""
 
@@ -178,7 +183,15 @@ class RealDisk:
         """See Disk."""
         if wait:
             return os.pread(handle, size, position)
-        buffer = self._scratch[:size] if size <= len(self._scratch) else bytearray(size)
+        buffer = self._scratch[:size] if size <= len(self._scratch) else memoryview(bytearray(size))
+        return bytes(buffer[: self.pread_into(handle, buffer, position, wait=False)])
+
+    def pread_into(
+        self, handle: int, buffer: memoryview, position: int, *, wait: bool = True
+    ) -> int:
+        """See Disk."""
+        if wait:
+            return os.preadv(handle, [buffer], position)
         try:
             taken = os.preadv(handle, [buffer], position, os.RWF_NOWAIT)
         except BlockingIOError as exc:
@@ -186,10 +199,10 @@ class RealDisk:
         except OSError as exc:
             if exc.errno != errno.EOPNOTSUPP:
                 raise
-            return os.pread(handle, size, position)
-        if taken < size and position + taken < os.fstat(handle).st_size:
+            return os.preadv(handle, [buffer], position)
+        if taken < len(buffer) and position + taken < os.fstat(handle).st_size:
             raise ColdReadError
-        return bytes(memoryview(buffer)[:taken])
+        return taken
 
     def size(self, handle: int) -> int:
         """See Disk."""
@@ -275,10 +288,6 @@ class RealDisk:
             reason = f"{self._root} is in use by another durastreamd or dsadmin"
             raise DirectoryLockedError(reason) from exc
         return handle
-
-    def pread_into(self, handle: int, buffer: memoryview, position: int) -> int:
-        """Read into a buffer that is used again and again; return how much there was."""
-        return os.preadv(handle, [buffer], position)
 
     def is_directory(self, path: str) -> bool:
         """Tell whether a name is a directory's."""

@@ -113,6 +113,14 @@ class OverlayDisk:
         """See Disk."""
         return self._open[handle].read(size, position, wait=wait)
 
+    def pread_into(
+        self, handle: int, buffer: memoryview, position: int, *, wait: bool = True
+    ) -> int:
+        """See Disk."""
+        data = self.pread(handle, len(buffer), position, wait=wait)
+        buffer[: len(data)] = data
+        return len(data)
+
     def size(self, handle: int) -> int:
         """See Disk."""
         return self._open[handle].size

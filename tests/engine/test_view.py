@@ -158,6 +158,9 @@ def test_any_range_reads_as_it_was_written(
         assert (view.floor, view.tail) == (twin.floor, tail)
         start = min(twin.floor + low, tail)
         assert view.read(start, min(start + size, tail)) == twin.data[start : start + size]
+        if start < min(start + size, tail):
+            lent = view.lend(start, min(start + size, tail), memoryview(bytearray(size)))
+            assert bytes(lent) == twin.data[start : start + size]
         assert view.read(twin.floor, tail) == twin.data[twin.floor :]
 
 

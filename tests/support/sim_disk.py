@@ -127,6 +127,13 @@ class SimDisk:
         del wait
         return bytes(self._handles[handle].live[position : position + size])
 
+    def pread_into(
+        self, handle: int, buffer: memoryview, position: int, *, wait: bool = True
+    ) -> int:
+        data = self.pread(handle, len(buffer), position, wait=wait)
+        buffer[: len(data)] = data
+        return len(data)
+
     def size(self, handle: int) -> int:
         return len(self._handles[handle].live)
 
