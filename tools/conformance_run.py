@@ -115,7 +115,7 @@ def _score(report: str, exit_status: int) -> Score:
 @contextmanager
 def own_server(home: Path, *, tls: bool, h2: bool, subscriptions: bool = False) -> Iterator[Way]:
     """Start a fresh durastreamd and yield the way to it."""
-    with Daemon(home, tls=tls) as daemon:
+    with Daemon(home, tls=tls, settings={"log.access": "off"}) as daemon:
         authority = daemon.certificates.authority if daemon.certificates else None
         yield Way(daemon.url, authority=authority, h2=h2, subscriptions=subscriptions)
 

@@ -6,7 +6,8 @@ without an id is given one.
 
 ``errors`` writes a line for refused requests only and costs nothing for others: the service calls
 ``refused`` where it answers with a problem. ``all`` stands before the service and watches every
-exchange, which costs some 30 microseconds each, nearly all of it the line itself.
+exchange, appends included, which then have no quick way: 80 microseconds more for each of those,
+half of it the line itself.
 """
 
 import itertools
