@@ -175,6 +175,7 @@ def main() -> None:
                 }
                 report_reads(compare(contestants, rounds), count)
                 report_sink(spark, url, files, count, rounds)
+                server.stop()  # and everything is in segments
                 report_audit(spark, directory, rounds)
     finally:
         shutil.rmtree(home, ignore_errors=True)
