@@ -1,38 +1,36 @@
 """The examples under tools/ do what they say, against a running server and its own log files."""
 
-import runpy
+import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.support.daemon import Daemon
+from tests.support.daemon import ROOT, Daemon
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-EXAMPLES = Path(__file__).parent.parent.parent / "tools" / "examples"
+EXAMPLES = ROOT / "tools" / "examples"
+RUN_S_MAX = 150
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture
-def run(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> object:
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)  # the session is everybody's
-
-    def example(name: str, *arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-        return capsys.readouterr().out
-
-    return example
+def run(name: str, *arguments: str) -> str:
+    """Run an example as its reader would: a process of its own."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S_MAX,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_per_minute_reads_the_files_of_a_running_server_and_writes_once(
-    server: Daemon, http: httpx.Client, run: object
+    server: Daemon, http: httpx.Client, java: None
 ) -> None:
-    assert callable(run)
     assert http.put(server.stream("ex/orders"), headers=JSON).status_code == 201
     http.post(server.stream("ex/orders"), headers=JSON, content=b"[1,2,3]")
     data = str(server.home / "data")
@@ -44,9 +42,8 @@ def test_per_minute_reads_the_files_of_a_running_server_and_writes_once(
 
 
 def test_last_values_prints_the_newest_of_each_key(
-    server: Daemon, http: httpx.Client, run: object
+    server: Daemon, http: httpx.Client, java: None
 ) -> None:
-    assert callable(run)
     assert http.put(server.stream("ex/keys"), headers=JSON).status_code == 201
     body = b'[{"k":"a","n":1},{"k":"b","n":2},{"k":"a","n":3}]'
     http.post(server.stream("ex/keys"), headers=JSON, content=body)
