@@ -11,7 +11,7 @@ from durastreamd.__main__ import main
     [
         (["durastreamd"], "durastreamd"),
         (["/usr/bin/durastreamd"], "durastreamd"),
-        (["/work/durastreamd/__main__.py"], "durastreamd"),
+        (["/srv/durastreamd/__main__.py"], "durastreamd"),
         (["dsadmin"], "dsadmin"),
         (["./dsadmin"], "dsadmin"),
         (["durastreamd", "admin"], "dsadmin"),
