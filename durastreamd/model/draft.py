@@ -48,10 +48,6 @@ class AppendCommand(Struct, frozen=True, gc=False):
     producer: Producer | None = None
     seq: str | None = None
 
-    def needs_detail(self) -> bool:
-        """Tell whether the decision looks at producers or Stream-Seq."""
-        return self.producer is not None or self.seq is not None
-
 
 class Draft:
     """The stream as a batch in the making will leave it."""

@@ -84,8 +84,3 @@ def _nests_deep(body: bytes) -> bool:
 def page(wire: bytes) -> bytes:
     """Return the JSON array of a range of whole messages."""
     return b"[" + wire[: -len(SEPARATOR)] + b"]" if wire else b"[]"
-
-
-def whole_messages(wire: bytes) -> int:
-    """Return how many bytes of ``wire`` are whole messages: the end of its last separator."""
-    return wire.rfind(SEPARATOR) + len(SEPARATOR) if SEPARATOR in wire else 0

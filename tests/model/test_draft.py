@@ -337,14 +337,3 @@ def test_json_record_keeps_the_count_and_no_lengths() -> None:
     record, payload = commit(target, draft)
     assert (record.lengths, record.count, payload) == (None, 3, b"1,\n2,\n3,\n")
     assert target.messages == 3
-
-
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [(body(), False), (close(), False), (body(seq="1"), True), (close(("p", 0, 0)), True)],
-)
-def test_detail_is_needed_for_producers_and_stream_seq_alone(
-    command: AppendCommand,
-    expected: bool,  # noqa: FBT001
-) -> None:
-    assert command.needs_detail() is expected

@@ -12,7 +12,6 @@ from durastreamd.protocol.json_mode import (
     InvalidJsonError,
     page,
     split,
-    whole_messages,
 )
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -106,15 +105,6 @@ def test_separator_stands_at_the_ends_of_messages_and_nowhere_else(
     assert wire.count(b"\n") == wire.count(SEPARATOR) == count == len(values)
     assert b"\r" not in wire
     assert not wire or wire.endswith(SEPARATOR)
-
-
-@given(st.data(), st.lists(VALUES, min_size=1, max_size=4))
-def test_whole_messages_end_at_the_last_separator(data: st.DataObject, values: list[Json]) -> None:
-    wire, _ = split(data.draw(written(values)).encode())
-    length = data.draw(st.integers(0, len(wire)))
-    end = whole_messages(wire[:length])
-    assert wire[:end].count(SEPARATOR) == wire[:length].count(SEPARATOR)
-    assert end == 0 or wire[:end].endswith(SEPARATOR)
 
 
 @pytest.mark.parametrize(
