@@ -1,7 +1,7 @@
 """Waiting for news of many streams with one long-poll each, left open from one wait to the next."""
 
 import http.client
-import select
+import selectors
 import ssl
 import time
 from collections.abc import Mapping
@@ -49,8 +49,12 @@ class Watch:
     def _news(self, until: float) -> bool:
         while self._open and (left := until - time.monotonic()) > 0:
             sockets = {each.sock: key for key, each in self._open.items()}
-            ready, _, _ = select.select([*sockets], [], [], left)
-            for each in ready:
+            # Not select.select: a driver may have more descriptors than its 1,024.
+            with selectors.DefaultSelector() as selector:
+                for each in sockets:
+                    selector.register(each, selectors.EVENT_READ)
+                ready = {key.fileobj for key, _ in selector.select(left)}
+            for each in [each for each in sockets if each in ready]:
                 each.settimeout(0)
                 try:
                     each.recv(1)

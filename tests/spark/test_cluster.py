@@ -31,6 +31,7 @@ def test_a_cluster_reads_and_writes_with_what_was_shipped(
 
 def test_a_job_runs_there_as_it_does_alone(cluster: Cluster, hand: Hand, name: str) -> None:
     hand.make(f"{name}/audited", list(range(3000)))
+    hand.server.restart()  # so that the stream is in files of its own, not in the journal alone
     job = ROOT / "durastreamd" / "spark" / "cli.py"
     data = str(hand.server.home / "data")
     output = cluster.submit(job, "--json", "audit", "--data-dir", data)
