@@ -5,9 +5,9 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
-from durastreamd.service.access_options import AccessOptions
+from durastreamd.service.access.options import AccessOptions
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
-from durastreamd.service.space import DiskOptions
+from durastreamd.service.operating.space import DiskOptions
 from durastreamd.streams.registry import StreamLimits
 
 

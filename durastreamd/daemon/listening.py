@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from durastreamd.config import Config, ConfigError, TlsOptions
 from durastreamd.http.listener import Listener, adopt, open_tcp, open_unix, tls_context
 from durastreamd.notify import PassedSocket
-from durastreamd.service.access_options import check_exposure, read_jwt, read_tokens
+from durastreamd.service.access.options import check_exposure, read_jwt, read_tokens
 
 PORT_MAX = 65_535
 

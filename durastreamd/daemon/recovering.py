@@ -16,8 +16,8 @@ from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.errors import DataDirectoryError
 from durastreamd.notify import Notifier
-from durastreamd.service.metrics import Recovery
-from durastreamd.service.space import Room
+from durastreamd.service.operating.metrics import Recovery
+from durastreamd.service.operating.space import Room
 from durastreamd.storage.disk import DIRECTORY_MODE, Disk, RealDisk
 from durastreamd.storage.overlay import OverlayDisk
 

@@ -24,11 +24,11 @@ from durastreamd.daemon.reloading import Reloads
 from durastreamd.daemon.status import Status
 from durastreamd.http.server import Server
 from durastreamd.notify import Manager, Notifier
-from durastreamd.service.access_log import AccessLog
-from durastreamd.service.access_options import check_exposure
+from durastreamd.service.access.guard import Guard
+from durastreamd.service.access.options import check_exposure
 from durastreamd.service.app import App, Limits
-from durastreamd.service.guard import Guard
-from durastreamd.service.space import Space
+from durastreamd.service.operating.access_log import AccessLog
+from durastreamd.service.operating.space import Space
 from durastreamd.streams.registry import Streams
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import time
 from durastreamd import __version__
 from durastreamd.http.server import Server
 from durastreamd.service.app import App
-from durastreamd.service.space import Space
+from durastreamd.service.operating.space import Space
 from durastreamd.streams.registry import Streams
 
 logger = logging.getLogger(__name__)

@@ -20,19 +20,19 @@ from durastreamd.protocol.names import PREFIX, Place, place_of
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.requests import ProblemError, lookup_of, read_head
-from durastreamd.service.access import Gate, Permit
-from durastreamd.service.access_log import AccessLog
-from durastreamd.service.access_options import AccessOptions
+from durastreamd.service.access.gate import Gate, Permit
+from durastreamd.service.access.grants import READ
+from durastreamd.service.access.guard import SAFE, Guard
+from durastreamd.service.access.options import AccessOptions
 from durastreamd.service.answers import RETRY_S, Answer, Fields, answer_append
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
-from durastreamd.service.counts import CATCH_UP, LONG_POLL, SSE, Counts
-from durastreamd.service.grants import READ
-from durastreamd.service.guard import SAFE, Guard
-from durastreamd.service.lag import LagMeter
 from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
-from durastreamd.service.operations import Operations, is_operation
+from durastreamd.service.operating.access_log import AccessLog
+from durastreamd.service.operating.counts import CATCH_UP, LONG_POLL, SSE, Counts
+from durastreamd.service.operating.lag import LagMeter
+from durastreamd.service.operating.operations import Operations, is_operation
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import NOT_CACHED, Reads, metadata
 from durastreamd.service.snapshots import Snapshots

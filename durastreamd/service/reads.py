@@ -11,8 +11,8 @@ from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.content_type import media_type
 from durastreamd.protocol.requests import EPOCH, ReadHead, accepts_gzip
 from durastreamd.service.answers import CLOSED, Fields, next_offset
-from durastreamd.service.counts import CATCH_UP, Counts
 from durastreamd.service.limits import ReadLimits
+from durastreamd.service.operating.counts import CATCH_UP, Counts
 from durastreamd.service.reader import Page, Reader, array_length
 from durastreamd.streams.registry import Streams
 

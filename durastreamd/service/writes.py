@@ -19,7 +19,7 @@ from durastreamd.protocol.requests import (
     append_head,
     create_head,
 )
-from durastreamd.service.access import Permit
+from durastreamd.service.access.gate import Permit
 from durastreamd.service.answers import (
     Answer,
     answer_append,
@@ -27,8 +27,8 @@ from durastreamd.service.answers import (
     answer_delete,
     refusal_of,
 )
-from durastreamd.service.counts import Counts
 from durastreamd.service.limits import WriteLimits
+from durastreamd.service.operating.counts import Counts
 from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import DeleteCommand

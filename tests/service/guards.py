@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from durastreamd.service.access_options import AccessOptions
+from durastreamd.service.access.options import AccessOptions
 from durastreamd.service.app import Limits
 from tests.service.harness import Site, serving
 

@@ -8,9 +8,9 @@ import pytest
 from durastreamd.config import load
 from durastreamd.errors import ConfigError
 from durastreamd.protocol.outcomes import Appended
-from durastreamd.service.access_options import AccessOptions, check_exposure
-from durastreamd.service.grants import Grant, prefix_of, rate_of
-from durastreamd.service.tokens import read_table
+from durastreamd.service.access.grants import Grant, prefix_of, rate_of
+from durastreamd.service.access.options import AccessOptions, check_exposure
+from durastreamd.service.access.tokens import read_table
 from tests.service.guards import REALM, bearer, guarded, line, write
 from tests.service.harness import JSON, PREFIX, TEXT, Reply, Site, serving
 

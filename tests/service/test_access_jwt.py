@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 
 from durastreamd.errors import ConfigError
-from durastreamd.service.access_options import AccessOptions, read_jwt
-from durastreamd.service.grants import TokenError, Verifier
+from durastreamd.service.access.grants import TokenError, Verifier
+from durastreamd.service.access.options import AccessOptions, read_jwt
 from tests.service.guards import bearer
 from tests.service.harness import NOW, TEXT, serving
 

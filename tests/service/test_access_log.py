@@ -6,7 +6,7 @@ import re
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
-from durastreamd.service.access_log import AccessLog
+from durastreamd.service.operating.access_log import AccessLog
 from tests.service.harness import TEXT, Site
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from durastreamd.protocol.names import PREFIX, place_of
 from durastreamd.protocol.requests import ProblemError
-from durastreamd.service.grants import Grant, prefixes_of
+from durastreamd.service.access.grants import Grant, prefixes_of
 from tests.service.guards import bearer, guarded
 from tests.service.harness import TEXT, Site
 

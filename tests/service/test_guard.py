@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from durastreamd.service.space import DiskOptions, Room, Space
+from durastreamd.service.operating.space import DiskOptions, Room, Space
 from tests.service.harness import CLOSE, TEXT, Reply, Site, producer
 
 OPTIONS = DiskOptions(free_bytes_min=100, free_bytes_resume=150, check_s=1.0)

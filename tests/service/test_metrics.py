@@ -10,14 +10,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from durastreamd.http.limits import HttpLimits
-from durastreamd.service.counts import RESULTS
-from durastreamd.service.metrics import Recovery
+from durastreamd.service.operating.counts import RESULTS
+from durastreamd.service.operating.metrics import Recovery
 from durastreamd.streams.histogram import Histogram
 from tests.service.harness import CLOSE, JSON, TEXT, Site, producer, serving
 
 
 class Disk:
-    """Stands in for ``service.space``."""
+    """Stands in for ``operating.space``."""
 
     total_bytes = 1000
     free_bytes = 400

@@ -9,13 +9,13 @@ from durastreamd.http.exchange import Exchange
 from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX
 from durastreamd.protocol.requests import ProblemError
-from durastreamd.service.access import Gate, GateCounts
+from durastreamd.service.access.gate import Gate, GateCounts
 from durastreamd.service.buckets import READING, not_allowed
-from durastreamd.service.counts import Counts
-from durastreamd.service.lag import LagMeter
 from durastreamd.service.live import LiveReads
-from durastreamd.service.metrics import CONTENT_TYPE, Metrics
-from durastreamd.service.readiness import Readiness
+from durastreamd.service.operating.counts import Counts
+from durastreamd.service.operating.lag import LagMeter
+from durastreamd.service.operating.metrics import CONTENT_TYPE, Metrics
+from durastreamd.service.operating.readiness import Readiness
 from durastreamd.service.reads import NOT_CACHED
 from durastreamd.streams.registry import Streams
 

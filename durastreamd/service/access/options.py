@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from durastreamd.errors import ConfigError
-from durastreamd.service.grants import Verifier, rate_of, scopes_of
-from durastreamd.service.tokens import Table, read_table
+from durastreamd.service.access.grants import Verifier, rate_of, scopes_of
+from durastreamd.service.access.tokens import Table, read_table
 
 _LEEWAY_S_MAX = 600  # clocks that differ by more are not clocks
 _FILE_BYTES_MAX = 16 * 1024 * 1024  # a hundred thousand tokens
@@ -95,7 +95,7 @@ def read_jwt(options: AccessOptions) -> Verifier | None:
             raise ConfigError(message)
         return None
     # Here, because most servers do not need it: with cryptography it takes 9 MB.
-    from durastreamd.service.jwt_tokens import JwtRules, JwtVerifier
+    from durastreamd.service.access.jwt_tokens import JwtRules, JwtVerifier
 
     setting, make = (
         ("jwt_key_file", JwtVerifier.from_key)

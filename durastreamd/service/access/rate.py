@@ -4,7 +4,7 @@ import ipaddress
 import math
 from functools import lru_cache
 
-from durastreamd.service.grants import Rate
+from durastreamd.service.access.grants import Rate
 
 CALLERS_MAX = 16_384  # some 3 MB
 _IPV6_BITS = 64  # what one customer gets; a bucket for each address would be none at all

@@ -23,10 +23,10 @@ from prometheus_client.registry import Collector
 
 from durastreamd import __version__
 from durastreamd.http.context import Statistics
-from durastreamd.service.access import GateCounts
-from durastreamd.service.counts import RESULTS, Counts
-from durastreamd.service.lag import LagMeter
-from durastreamd.service.readiness import Readiness
+from durastreamd.service.access.gate import GateCounts
+from durastreamd.service.operating.counts import RESULTS, Counts
+from durastreamd.service.operating.lag import LagMeter
+from durastreamd.service.operating.readiness import Readiness
 from durastreamd.streams.histogram import Histogram
 from durastreamd.streams.registry import Streams
 
@@ -39,7 +39,7 @@ Values = float | Labelled
 
 
 class Room(Protocol):
-    """What is known of the disk; see ``service.space``."""
+    """What is known of the disk; see ``operating.space``."""
 
     total_bytes: int
     free_bytes: int

@@ -19,7 +19,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from durastreamd.service.grants import (
+from durastreamd.service.access.grants import (
     EXPIRED,
     INVALID,
     NO_SUBJECT,

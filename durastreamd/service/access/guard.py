@@ -6,7 +6,7 @@ from durastreamd.protocol import problems
 from durastreamd.protocol.names import place_of
 from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.buckets import READING
-from durastreamd.service.space import Space
+from durastreamd.service.operating.space import Space
 from durastreamd.streams.registry import Streams
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))  # never asked about

@@ -23,8 +23,7 @@ import trio
 from durastreamd.http.exchange import Request
 from durastreamd.protocol import problems
 from durastreamd.protocol.requests import ProblemError, query_of
-from durastreamd.service.access_options import AccessOptions, read_jwt, read_tokens
-from durastreamd.service.grants import (
+from durastreamd.service.access.grants import (
     ADMIN,
     EXPIRED,
     FORBIDDEN,
@@ -38,8 +37,9 @@ from durastreamd.service.grants import (
     TokenError,
     rate_of,
 )
-from durastreamd.service.rate import Limiter, caller_of, whole_seconds
-from durastreamd.service.tokens import FINDING_BYTES
+from durastreamd.service.access.options import AccessOptions, read_jwt, read_tokens
+from durastreamd.service.access.rate import Limiter, caller_of, whole_seconds
+from durastreamd.service.access.tokens import FINDING_BYTES
 
 VERIFIED_MAX = 4096  # JWTs whose signature need not be checked again
 END_S = 2.0  # for a live response to end in order: what is being sent is sent whole

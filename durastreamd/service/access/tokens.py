@@ -11,7 +11,7 @@ import math
 import re
 from datetime import datetime
 
-from durastreamd.service.grants import Grant, prefixes_of, rate_of, scopes_of
+from durastreamd.service.access.grants import Grant, prefixes_of, rate_of, scopes_of
 
 _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9._@:+-]{1,64}")

@@ -1,0 +1,1 @@
+"""Who may use the server, and for what: files and settings that say so, and the gate itself."""

@@ -1,0 +1,1 @@
+"""What is for operators: health, readiness, metrics, the access log, room on the disk."""
