@@ -33,6 +33,7 @@ from durastreamd.errors import (
 )
 from tests.admin.harness import ENVIRONMENT, run
 from tests.golden.test_golden import HERE as GOLDEN
+from tests.support.patience import PATIENCE_S
 from tools import completions
 
 V1 = GOLDEN / "v1"
@@ -127,7 +128,12 @@ def test_a_reader_that_goes_ends_the_writer_quietly(arguments: list[str]) -> Non
     os.close(reading)
     with os.fdopen(writing, "wb") as out:
         done = subprocess.run(
-            command, stdout=out, stderr=subprocess.PIPE, check=False, timeout=30, env=ENVIRONMENT
+            command,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=PATIENCE_S,
+            env=ENVIRONMENT,
         )
     assert (done.returncode, done.stderr) == (BROKEN_PIPE, b"")
 

@@ -14,6 +14,7 @@ from durastreamd.admin import command, frames, ls
 from durastreamd.admin.cli import COMMANDS, parser
 from tests.admin.harness import run
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 MAN = Path(__file__).parent.parent.parent / "man" / "dsadmin.8"
 TEXT = MAN.read_text()
@@ -138,7 +139,7 @@ def execute(line: str) -> tuple[int, str, str]:
         return found.status, found.text, found.err
     program = f'dsadmin() {{ {sys.executable} -m durastreamd.admin.cli "$@"; }}; {line}'
     done = subprocess.run(
-        ["/bin/sh", "-c", program], capture_output=True, text=True, check=False, timeout=60
+        ["/bin/sh", "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -19,6 +19,7 @@ from durastreamd.admin.command import INTERRUPTED, NO_INPUT, REFUSED, UNAVAILABL
 from tests.admin.harness import BYTES, ENVIRONMENT, JSON, TEXT, Result, run
 from tests.admin.pages import Pages
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 # One client for all, which keeps no connection: servers come and go here.
 http = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
@@ -44,7 +45,7 @@ class Tail(threading.Thread):
         self.result = run("tail", *self._arguments)
 
     def ended(self) -> Result:
-        self.join(20)
+        self.join(PATIENCE_S)
         assert self.result is not None, "still following"
         return self.result
 
@@ -207,5 +208,5 @@ def test_an_interrupt_ends_it_without_a_traceback(server: Daemon) -> None:
         assert process.stdout.readline() == b"seen\n"  # written at once, though to a pipe
         time.sleep(0.05)
         os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (INTERRUPTED, b"", b"")

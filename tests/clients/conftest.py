@@ -12,13 +12,12 @@ from typing import IO, Self
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 from tools import node
-
-PROGRAM_S_MAX = 60.0
 
 
 class Program:
-    """A child process spoken to in lines of JSON; ended after a minute whatever happens."""
+    """A child process spoken to in lines of JSON; ended after a while whatever happens."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on exit
@@ -29,7 +28,7 @@ class Program:
             stderr=self._stderr,
             text=True,
         )
-        self._watchdog = threading.Timer(PROGRAM_S_MAX, self._process.kill)
+        self._watchdog = threading.Timer(PATIENCE_S, self._process.kill)
         self._watchdog.start()
 
     def told(self, kind: str) -> dict[str, object]:

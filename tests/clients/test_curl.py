@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.system]
 
-CURL_S_MAX = "30"
 TEXT = ("-H", "Content-Type: text/plain")
 PRIOR_KNOWLEDGE = "--http2-prior-knowledge"
 
@@ -26,7 +26,7 @@ def _curl_speaks_http2() -> None:
 
 def curl(*arguments: str, data: bytes | None = None) -> tuple[str, str]:
     """Return what curl wrote to stdout and to stderr; it must succeed."""
-    command = ["curl", "-sS", "--max-time", CURL_S_MAX, *arguments]
+    command = ["curl", "-sS", "--max-time", str(PATIENCE_S), *arguments]
     done = subprocess.run(command, input=data, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout.decode(), done.stderr.decode()
@@ -69,7 +69,7 @@ def test_sse_shows_each_append_as_it_comes_and_ends_with_the_stream(
 ) -> None:
     url = daemon.stream("curl")
     assert status_of("-X", "PUT", *TEXT, "--data-binary", "early", url)[0] == 201
-    follow = ["curl", "-sS", "-N", option, "--max-time", CURL_S_MAX]
+    follow = ["curl", "-sS", "-N", option, "--max-time", str(PATIENCE_S)]
     with subprocess.Popen(
         [*follow, f"{url}?offset=-1&live=sse"], stdout=subprocess.PIPE, text=True
     ) as reading:
@@ -95,7 +95,7 @@ def test_chunked_upload_waits_for_100_continue(daemon: Daemon, tmp_path: Path) -
     unknown_length = ("-H", "Transfer-Encoding: chunked", "-H", "Expect: 100-continue")
     kind = ("-H", "Content-Type: application/octet-stream")
     # Without the answer 100 curl would wait this long before it sends, and then time out.
-    patience = ("--expect100-timeout", "60", "--max-time", CURL_S_MAX)
+    patience = ("--expect100-timeout", str(2 * PATIENCE_S), "--max-time", str(PATIENCE_S))
     _, spoken = curl(
         "-v", *patience, "-X", "POST", "-T", "-", *unknown_length, *kind, url, data=body
     )

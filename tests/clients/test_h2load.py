@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.system]
 
-LOAD_S_MAX = 60.0
 TEXT = {"Content-Type": "text/plain"}
 CLIENTS, AT_ONCE = 4, 16
 READS, APPENDS = 2000, 1000
@@ -34,7 +34,7 @@ def h2load(url: str, requests: int, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=LOAD_S_MAX,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert "Application protocol: h2c" in done.stdout, done.stdout

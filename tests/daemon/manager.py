@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-WAIT_S_MAX = 20.0
+from tests.support.patience import PATIENCE_S
 
 
 class NotifySocket:
@@ -34,7 +34,7 @@ class NotifySocket:
 
     def receive(self) -> dict[str, str]:
         """Return the next datagram, taken apart."""
-        ready, _, _ = select.select([self._sock], [], [], WAIT_S_MAX)
+        ready, _, _ = select.select([self._sock], [], [], PATIENCE_S)
         assert ready, f"nothing was said; before: {self.said}"
         text = self._sock.recv(65536).decode()
         found = dict(line.split("=", 1) for line in text.splitlines())
@@ -43,7 +43,7 @@ class NotifySocket:
 
     def until(self, name: str) -> dict[str, str]:
         """Return the next datagram that says ``name``."""
-        until = time.monotonic() + WAIT_S_MAX
+        until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             found = self.receive()
             if name in found:

@@ -20,6 +20,7 @@ from durastreamd.errors import (
     SyncFailedError,
 )
 from tests.support.daemon import ROOT, Daemon
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +155,7 @@ def test_statuses_are_told_apart() -> None:
 def start(*arguments: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "durastreamd", *arguments]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=30
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     return done.returncode, done.stderr
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-import time
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ from trio.testing import MockClock
 from durastreamd.streams.registry import Streams
 from tests.support.daemon import Daemon
 from tests.support.held_writer import Bench, reopen
+from tests.support.patience import wait_until
 
 pytestmark = [pytest.mark.system]
 
@@ -117,10 +117,10 @@ def test_a_copy_is_served_and_not_touched(tmp_path: Path, *, crashed: bool) -> N
                     assert reply.headers["content-type"] == "application/problem+json"
             with client.stream("GET", "/v1/stream/text?offset=-1&live=sse") as events:
                 assert b"first second" in next(events.iter_bytes())
-            until = time.monotonic() + 10
-            while client.head("/v1/stream/ttl").status_code != 404:
-                assert time.monotonic() < until, "a lifetime ends for a reader of a copy, too"
-                time.sleep(0.05)
+            wait_until(
+                lambda: client.head("/v1/stream/ttl").status_code == 404,
+                "a lifetime ends for a reader of a copy, too",
+            )
             assert look(client) == before
         assert daemon.terminate() == 0
         assert tree(tmp_path / "data") == kept

@@ -19,6 +19,7 @@ from durastreamd.engine.options import EngineOptions
 from durastreamd.notify import Manager, Notifier, PassedSocket, manager_of
 from tests.daemon.manager import NotifySocket
 from tests.support.held_writer import Bench, append
+from tests.support.patience import PATIENCE_S
 
 
 async def test_progress_is_passed_on_while_there_is_any(
@@ -68,7 +69,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
     def stuck(*_: object, **__: object) -> None:
         begun.set()
-        ended.wait(20)
+        ended.wait(2 * PATIENCE_S)
 
     monkeypatch.setattr("durastreamd.daemon.serving.open_data", stuck)
     yield begun
@@ -77,7 +78,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 async def test_a_signal_stops_a_recovery_at_once(slow: threading.Event) -> None:
     plan = Plan(read(None, {}, []), lambda: read(None, {}, []), lambda _: None)
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve, plan)
             await trio.to_thread.run_sync(slow.wait)

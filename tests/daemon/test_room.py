@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.daemon import Daemon
 from tests.support.file_systems import small_file_system
+from tests.support.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.system]
 
@@ -39,13 +40,6 @@ def small(tmp_path: Path) -> Iterator[Daemon]:
         Daemon(tmp_path, settings=SETTINGS) as daemon,
     ):
         yield daemon
-
-
-def wait_until(what: Callable[[], bool], why: str) -> None:
-    until = time.monotonic() + 15
-    while not what():
-        assert time.monotonic() < until, why
-        time.sleep(0.02)
 
 
 def fill(client: httpx.Client, path: str) -> tuple[int, httpx.Response]:
@@ -77,7 +71,7 @@ def figures(daemon: Daemon) -> dict[str, int]:
 def test_appends_are_refused_before_the_disk_is_full_and_taken_again_when_it_is_not(
     small: Daemon,
 ) -> None:
-    with httpx.Client(base_url=small.url, timeout=20) as client:
+    with httpx.Client(base_url=small.url, timeout=PATIENCE_S) as client:
         assert client.put("/v1/stream/open", headers=TEXT, content=b"x").status_code == 201
         taken, refusal = fill(client, "/v1/stream/big")
         assert taken > 5
@@ -100,7 +94,7 @@ def test_appends_are_refused_before_the_disk_is_full_and_taken_again_when_it_is_
 
 @pytest.mark.parametrize("how", ["deleted", "expired", "snapshotted"])
 def test_room_comes_back_while_the_server_runs(small: Daemon, how: str) -> None:
-    with httpx.Client(base_url=small.url, timeout=20) as client:
+    with httpx.Client(base_url=small.url, timeout=PATIENCE_S) as client:
         client.put("/agents")
         head = {**TEXT, "Stream-TTL": "1"} if how == "expired" else TEXT
         assert client.put("/agents/run", headers=head).status_code == 201

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 TOP = Path(__file__).parent.parent.parent
 TEXT = (TOP / "README.md").read_text()
@@ -32,7 +33,7 @@ def run(line: str, daemon: Daemon) -> str:
     """Run one line of the README against a server of the test's own."""
     command = line.replace("http://127.0.0.1:4437", daemon.url).replace("curl ", "curl -sS ", 1)
     done = subprocess.run(
-        ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=20
+        ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert done.returncode == 0, (command, done.stderr)
     return done.stdout
@@ -71,7 +72,9 @@ def run_dsadmin(line: str, daemon: Daemon, home: Path) -> str:
     command = command.replace("/backups", str(home / "backups"))
     (home / "backups").mkdir(exist_ok=True)
     words = [sys.executable, "-m", "durastreamd.admin.cli", *command.split()[1:]]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, cwd=TOP)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=TOP
+    )
     assert done.returncode == 0, (line, done.stdout, done.stderr)
     return done.stdout
 

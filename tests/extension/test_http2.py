@@ -10,6 +10,7 @@ import pytest
 
 from tests.extension.tools import Part, boundary_of, parts_of
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.system]
 
@@ -32,7 +33,9 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 def client(daemon: Daemon, *, newer: bool) -> httpx.Client:
     assert daemon.certificates is not None
     trust = ssl.create_default_context(cafile=str(daemon.certificates.authority))
-    return httpx.Client(base_url=daemon.url, verify=trust, http1=not newer, http2=newer, timeout=20)
+    return httpx.Client(
+        base_url=daemon.url, verify=trust, http1=not newer, http2=newer, timeout=PATIENCE_S
+    )
 
 
 def pieces(blob: bytes) -> Iterator[bytes]:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-RUN_S_MAX = 60.0
 TEXT = {"Content-Type": "text/plain"}
 
 
@@ -66,7 +67,7 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command that ends by itself."""
     return subprocess.run(
-        command, env=environ, capture_output=True, text=True, check=False, timeout=RUN_S_MAX
+        command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
 
 
@@ -78,7 +79,7 @@ def serving(command: list[str], log: Path) -> Iterator[tuple[str, "subprocess.Po
     try:
         yield _url(process, log), process
         process.terminate()
-        assert process.wait(RUN_S_MAX) == 0, log.read_text()
+        assert process.wait(PATIENCE_S) == 0, log.read_text()
     finally:
         if process.poll() is None:
             process.kill()
@@ -86,7 +87,7 @@ def serving(command: list[str], log: Path) -> Iterator[tuple[str, "subprocess.Po
 
 
 def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    until = time.monotonic() + RUN_S_MAX
+    until = time.monotonic() + PATIENCE_S
     while True:
         for line in log.read_text().splitlines(keepends=True):
             if " listening on " in line and line.endswith("\n"):

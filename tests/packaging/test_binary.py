@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from durastreamd import __version__
-from tests.packaging.built import RUN_S_MAX, Built, EmptyRoot, run, serving, write_and_read
+from tests.packaging.built import Built, EmptyRoot, run, serving, write_and_read
+from tests.support.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -88,17 +89,20 @@ def test_sockets_of_a_service_manager_reach_the_server(built: Built, tmp_path: P
         assert f"LISTEN_PID={process.pid}" in told
     finally:
         process.terminate()
-        assert process.wait(RUN_S_MAX) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def _connect(address: str) -> None:
     host, _, port = address.partition(":")
-    for _ in range(500):
+
+    def connects() -> bool:
         try:
-            socket.create_connection((host, int(port)), 0.1).close()
-        except OSError:
-            continue
-        return
+            socket.create_connection((host, int(port)), PATIENCE_S).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    wait_until(connects, f"nobody listens on {address}")
 
 
 def test_it_runs_where_memory_may_not_become_executable(root: EmptyRoot) -> None:

@@ -6,6 +6,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from durastreamd.service.operating.space import DiskOptions, Room, Space
 from tests.service.harness import CLOSE, TEXT, Reply, Site, producer
+from tests.support.patience import PATIENCE_S
 
 OPTIONS = DiskOptions(free_bytes_min=100, free_bytes_resume=150, check_s=1.0)
 WRITES = [
@@ -162,7 +163,7 @@ async def test_the_proof_of_the_writer_waits_for_the_writer(site: Site) -> None:
         await wait_all_tasks_blocked()
         assert not proven.is_set()
         site.bench.writer.release()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE_S):
             await proven.wait()
 
 

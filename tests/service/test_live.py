@@ -13,6 +13,7 @@ from durastreamd.service.app import Limits
 from durastreamd.service.limits import ReadLimits
 from tests.service.events import Follow, Parser
 from tests.service.harness import BINARY, CLOSE, JSON, TEXT, HungUpError, Site, serving
+from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
 LONG_POLL_S = 2.0
@@ -104,7 +105,7 @@ async def test_reader_that_hangs_up_leaves_nothing_behind(site: Site) -> None:
         await trio.lowlevel.checkpoint()
     for reader in readers:
         reader.hang_up()
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         while site.bench.streams.follower_count():
             await trio.sleep(0.001)
 

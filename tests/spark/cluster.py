@@ -22,10 +22,9 @@ import pyspark
 
 from durastreamd.spark.session import java_options
 from tests.support.daemon import ROOT
+from tests.support.patience import PATIENCE_S
 
 SHIPPED = ("durastreamd", "pyspark_durastream", "pyspark_durastream_segments")
-START_S_MAX = 60
-RUN_S_MAX = 280
 HOME = os.path.dirname(pyspark.__file__)
 
 
@@ -77,7 +76,7 @@ class Cluster:
         self.url = f"spark://127.0.0.1:{port}"
         try:
             self._start("master.Master", "--host", "127.0.0.1", "--port", str(port))
-            until = time.monotonic() + START_S_MAX
+            until = time.monotonic() + PATIENCE_S
             while not self._listens(port):
                 assert time.monotonic() < until, f"the master does not listen: {self.log()}"
                 time.sleep(0.05)
@@ -162,7 +161,7 @@ class Cluster:
             env={**self._environment(), "PYTHONPATH": str(self.package)},
             capture_output=True,
             text=True,
-            timeout=RUN_S_MAX,
+            timeout=2 * PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-2000:]}\n{self.log()}"

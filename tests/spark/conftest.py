@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 @pytest.fixture(scope="session")
 def http() -> Iterator[httpx.Client]:
     """An ordinary client, to furnish streams and to look at them."""
-    with httpx.Client(timeout=30) as client:
+    with httpx.Client(timeout=PATIENCE_S) as client:
         yield client
 
 

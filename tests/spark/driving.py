@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import httpx
+import pytest
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from durastreamd.spark import client as client_module
 from durastreamd.spark.offsets import initial
 from durastreamd.spark.options import SourceOptions, parse
 from durastreamd.spark.planning import Slice
@@ -144,3 +146,16 @@ class Hand:
         found = reply.json()
         assert isinstance(found, list)
         return found
+
+
+def overheard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows with each request."""
+    asked: list[str] = []
+    send = client_module.Client._send
+
+    def spy(self: client_module.Client, method: str, url: str, *rest: object) -> object:
+        asked.append(url)
+        return send(self, method, url, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client_module.Client, "_send", spy)
+    return asked

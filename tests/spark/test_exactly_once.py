@@ -13,10 +13,10 @@ import pytest
 from tests.spark.copy_query import KILLED_BATCH
 from tests.spark.driving import Hand
 from tests.support.daemon import ROOT, Daemon
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system]
 
-RUN_S_MAX = 280
 STREAMS = ("a", "b")
 
 
@@ -38,7 +38,7 @@ def copied(hand: Hand) -> int:
 
 
 def wait_for_rows(driver: "subprocess.Popen[str]", hand: Hand) -> None:
-    until = time.monotonic() + RUN_S_MAX
+    until = time.monotonic() + PATIENCE_S
     while not copied(hand):
         assert driver.poll() is None, driver.communicate()[0]
         assert time.monotonic() < until, "nothing was copied"
@@ -53,7 +53,7 @@ def crash(daemon: Daemon) -> None:
 
 @pytest.mark.usefixtures("java")
 def test_every_row_once_in_order_whatever_is_killed(tmp_path: Path) -> None:
-    with Daemon(tmp_path) as daemon, httpx.Client(timeout=30) as http:
+    with Daemon(tmp_path) as daemon, httpx.Client(timeout=PATIENCE_S) as http:
         hand = Hand(daemon, http)
         for bucket in ("copy-in", "copy-out"):
             hand.bucket(bucket)
@@ -63,7 +63,7 @@ def test_every_row_once_in_order_whatever_is_killed(tmp_path: Path) -> None:
         first = start(daemon, tmp_path)
         wait_for_rows(first, hand)
         crash(daemon)  # in the midst of it: source and sink wait for its return
-        output = first.communicate(timeout=RUN_S_MAX)[0]
+        output = first.communicate(timeout=PATIENCE_S)[0]
         assert first.returncode == -signal.SIGKILL, output
         assert (tmp_path / "killed").exists(), output
         assert list(tmp_path.glob("failed-*")), "a task failed after its rows were appended"
@@ -76,7 +76,7 @@ def test_every_row_once_in_order_whatever_is_killed(tmp_path: Path) -> None:
         for each in STREAMS:
             hand.add(each, [f"{each}{n}" for n in range(90, 120)], bucket="copy-in")
         second = start(daemon, tmp_path)
-        output = second.communicate(timeout=RUN_S_MAX)[0]
+        output = second.communicate(timeout=PATIENCE_S)[0]
         assert second.returncode == 0, output
         for each in STREAMS:
             assert hand.values(each, "copy-out") == [f"{each}{n}" for n in range(120)]

@@ -7,10 +7,10 @@ import httpx
 import pytest
 
 from tests.support.daemon import ROOT, Daemon
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EXAMPLES = ROOT / "tools" / "examples"
-RUN_S_MAX = 150
 JSON = {"Content-Type": "application/json"}
 
 
@@ -22,7 +22,7 @@ def run(name: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=RUN_S_MAX,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,19 +1,22 @@
 """Real queries in a real Spark session: what only Spark itself can show."""
 
-import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spark.driving import Hand
+from tests.support.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LONG_MS = str(int(2000 * PATIENCE_S))  # longer than any test waits
 
 
 def run(
@@ -30,7 +33,7 @@ def run(
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    query.awaitTermination(int(PATIENCE_S))
     return query
 
 
@@ -87,9 +90,15 @@ def test_a_running_query_follows_and_stops_at_once(
     spark: "SparkSession", hand: Hand, name: str, tmp_path: Path
 ) -> None:
     hand.make(name)
-    read = spark.readStream.format("durastream").option("pollTimeoutMs", "20000")
+    read = spark.readStream.format("durastream").option("pollTimeoutMs", LONG_MS)
     rows = read.load(hand.url(name)).select("value")
     sink = {"url": hand.server.url, "stream": f"{name}-out", "createStreams": "true"}
+
+    def arrived(last: int) -> bool:
+        assert query.isActive, query.exception()
+        there = hand.http.head(hand.url(f"{name}-out")).status_code == 200
+        return there and hand.values(f"{name}-out")[-1:] == [last]
+
     query = (
         rows.writeStream.format("durastream")
         .options(commitMode="driver", **sink)
@@ -99,17 +108,10 @@ def test_a_running_query_follows_and_stops_at_once(
     try:
         for batch in ([1, 2], [3]):
             hand.add(name, batch)
-            until = time.monotonic() + 60
-            while time.monotonic() < until and query.isActive:
-                there = hand.http.head(hand.url(f"{name}-out")).status_code == 200
-                if there and hand.values(f"{name}-out")[-1:] == batch[-1:]:
-                    break
-                time.sleep(0.05)
+            wait_until(partial(arrived, batch[-1]), "a row does not arrive")
         assert hand.values(f"{name}-out") == [1, 2, 3]
     finally:
-        begun = time.monotonic()
-        query.stop()
-    assert time.monotonic() - begun < 10, "although it waits for news"
+        query.stop()  # returns, although it waits for news
 
 
 @pytest.mark.parametrize(

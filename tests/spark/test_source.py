@@ -31,10 +31,12 @@ from tests.spark.driving import (
     batch_rows,
     batch_values,
     drain,
+    overheard,
     replay,
     step,
     stream_reader,
 )
+from tests.support.patience import PATIENCE_S
 
 reusing = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -275,13 +277,11 @@ def test_a_batch_reads_the_same_rows_in_the_same_partitions_when_it_runs_again(
 
 def test_an_idle_query_waits_for_news_and_hears_it_at_once(hand: Hand, name: str) -> None:
     url = hand.make(name, [1])
-    reader = stream_reader(path=url, pollTimeoutMs=20_000)
+    reader = stream_reader(path=url, pollTimeoutMs=int(2000 * PATIENCE_S))
     first = step(reader, initial())
-    begun = time.monotonic()
     timer = threading.Timer(0.3, hand.add, (name, 2))
     timer.start()
     assert step(reader, first.end).values == texts(2)
-    assert 0.25 < time.monotonic() - begun < 10
     timer.join()
     reader.stop()
 
@@ -294,31 +294,24 @@ def test_an_idle_query_waits_as_long_as_it_may_and_asks_little(
         hand.make(f"s{each}", [1], bucket=name)
     reader = stream_reader(url=hand.server.url, bucket=name, pollTimeoutMs=100)
     first = step(reader, initial())
-    asked: list[str] = []
-    send = client_module.Client._send
-
-    def spy(self: client_module.Client, method: str, url: str, *rest: object) -> object:
-        asked.append(url)
-        return send(self, method, url, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(client_module.Client, "_send", spy)
-    begun = time.monotonic()
+    asked = overheard(monkeypatch)
     for _ in range(3):
         assert reader.latestOffset(first.end, ReadAllAvailable()) == first.end
-    assert time.monotonic() - begun >= 0.29
     assert len(asked) == 6, "one listing before and one after each wait, no stream by itself"
     assert reader.reportLatestOffset() is not None
     reader.stop()
 
 
-def test_a_closed_stream_is_not_waited_for_in_a_spin(hand: Hand, name: str) -> None:
+def test_a_closed_stream_is_not_waited_for_in_a_spin(
+    hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = hand.make(name, [1])
     assert hand.http.post(url, headers={"Stream-Closed": "true"}).status_code == 204
     reader = stream_reader(path=url, pollTimeoutMs=150)
     first = step(reader, initial())
-    begun = time.monotonic()
+    asked = overheard(monkeypatch)
     assert step(reader, first.end).rows == []
-    assert time.monotonic() - begun >= 0.14
+    assert len(asked) <= 2, "one look before the wait and one after it"
 
 
 # --- loss ---

@@ -32,6 +32,7 @@ from durastreamd.storage.disk import RealDisk
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, append
+from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
 
@@ -43,7 +44,7 @@ def tails(outcomes: list[object]) -> list[int]:
 async def outcomes_of(tickets: list[Ticket]) -> list[object]:
     """Return outcomes and errors, in the order of the tickets."""
     found: list[object] = []
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         for ticket in tickets:
             try:
                 found.append(await ticket.outcome())
@@ -131,7 +132,7 @@ async def test_answers_come_in_the_order_of_the_questions(autojump_clock: Clock)
             nursery.start_soon(wait, number, bench.streams.post("/s", command))
             await wait_all_tasks_blocked()
         bench.writer.release()
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while len(answered) < len(commands):
                 await wait_all_tasks_blocked()
         # Those of one batch become ready at once; trio wakes them in any order.
@@ -362,7 +363,7 @@ async def test_threads_serve_many_callers_on_a_real_disk(tmp_path: Path) -> None
     options = EngineOptions(journal_bytes_max=4096, segment_bytes_max=512, hot_bytes_max=2048)
     engine, _ = open_engine(RealDisk(str(tmp_path)), options, lambda: bytes(16), NOW, create=True)
     streams = Streams(engine, lambda: NOW)
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE_S):
         async with streams.running():
             for key in ("/a", "/b"):
                 await streams.ask(key, CreateCommand(key, content_type=TEXT))

@@ -15,6 +15,7 @@ from durastreamd.storage.disk import RealDisk
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, append, content
+from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
 ROTATING = EngineOptions(
@@ -199,7 +200,7 @@ async def test_failed_flush_is_tried_again_and_loses_nothing(autojump_clock: Clo
 
 async def test_streams_stop_after_a_failed_checkpoint(autojump_clock: Clock) -> None:
     bench = Bench()
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with bench.running():
             await bench.make("/s")
             await bench.streams.checkpoint()
@@ -280,13 +281,13 @@ async def test_failed_sync_in_the_thread_ends_the_streams(tmp_path: Path) -> Non
     engine, _ = open_engine(disk, EngineOptions(), lambda: bytes(16), NOW, create=True)
     streams = Streams(engine, lambda: NOW)
     tickets: list[Ticket] = []
-    with trio.fail_after(20), pytest.RaisesGroup(SyncFailedError, flatten_subgroups=True):
+    with trio.fail_after(PATIENCE_S), pytest.RaisesGroup(SyncFailedError, flatten_subgroups=True):
         async with streams.running():
             await streams.ask("/s", CreateCommand("/s", content_type=TEXT))
             disk.syncs_left = 0
             tickets += [streams.post("/s", append(b"x")) for _ in range(300)]
             await trio.sleep_forever()
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE_S):
         for ticket in tickets:
             with pytest.raises(DurastreamError):
                 await ticket.outcome()
@@ -309,7 +310,7 @@ async def test_threads_with_rotation_by_size_keep_everything(tmp_path: Path) -> 
                 assert isinstance(found, Appended | Duplicate)
                 break
 
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE_S):
         async with streams.running():
             await streams.ask("/s", CreateCommand("/s", content_type=TEXT))
             async with trio.open_nursery() as nursery:

@@ -14,6 +14,7 @@ from durastreamd.streams.follower import Follower, Following
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import DeleteCommand, TouchCommand
 from tests.support.held_writer import Bench, append
+from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
 
@@ -34,7 +35,7 @@ async def test_follower_is_woken_by_the_commit_and_not_before(autojump_clock: Cl
             assert waiting(follower) == 0
             await bench.commit_one()
             assert waiting(follower) == 1
-            with trio.fail_after(1):
+            with trio.fail_after(PATIENCE_S):
                 await follower.changed()
             assert bench.content("/s") == b"x"
 
@@ -97,7 +98,7 @@ async def test_no_follower_sees_an_uncommitted_tail(autojump_clock: Clock) -> No
             return ended
 
         bench.engine.applied = note  # type: ignore[method-assign]
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read)
                 nursery.start_soon(look)
@@ -115,7 +116,7 @@ async def test_follower_is_woken_by_closure_and_by_deletion(autojump_clock: Cloc
         with bench.streams.follow(bench.stream("/s")) as follower:
             for command in (append(None, closes=True), DeleteCommand()):
                 await bench.streams.ask("/s", command)
-                with trio.fail_after(1):
+                with trio.fail_after(PATIENCE_S):
                     await follower.changed()
         assert not isinstance(bench.streams.find("/s"), Stream)
 

@@ -27,6 +27,7 @@ from durastreamd.protocol.outcomes import (
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import BucketCommand, DeleteCommand, PublishCommand, Ticket
 from tests.support.held_writer import TEXT, Bench, append, content
+from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
 RESTLESS = StreamLimits(idle_s=2.0)
@@ -306,7 +307,7 @@ async def test_post_after_the_end_is_refused(autojump_clock: Clock) -> None:
     async with bench.running():
         await bench.make("/s")
     bench.writer.holding = True  # the thread is gone
-    with pytest.raises(StreamStoppedError), trio.fail_after(60):
+    with pytest.raises(StreamStoppedError), trio.fail_after(PATIENCE_S):
         await bench.streams.ask("/s", append(b"x"))
 
 

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import trustme
 
+from tests.support.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-START_S_MAX = 30.0  # Python alone needs half a second; the rest is for a busy machine.
-STOP_S_MAX = 20.0
 POLL_S = 0.01
 STDERR_SHOWN_BYTES_MAX = 20_000
 
@@ -134,10 +134,10 @@ class Daemon:
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
-            status = process.wait(STOP_S_MAX)
+            status = process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill9()
-            self._fail(f"still running {STOP_S_MAX:.0f} s after SIGTERM")
+            self._fail(f"still running {PATIENCE_S:.0f} s after SIGTERM")
         self.process = None
         return status
 
@@ -147,7 +147,7 @@ class Daemon:
 
     def wait_for(self, text: str, since: int = 0) -> str:
         """Wait until its log, from a place on, holds a text; return that part of the log."""
-        until = time.monotonic() + STOP_S_MAX
+        until = time.monotonic() + PATIENCE_S
         while text not in (said := self._file("stderr").read_text()[since:]):
             if time.monotonic() > until:
                 self._fail(f"{text!r} is not in the log")
@@ -156,7 +156,7 @@ class Daemon:
 
     def wait(self) -> int:
         """Wait for an end that was asked for already and return the exit status."""
-        status = self._running().wait(STOP_S_MAX)
+        status = self._running().wait(PATIENCE_S)
         self.process = None
         return status
 
@@ -214,7 +214,7 @@ class Daemon:
 
     def _first_line(self) -> str:
         process = self._running()
-        until = time.monotonic() + START_S_MAX
+        until = time.monotonic() + PATIENCE_S
         line, ended = "", ""
         while not ended:
             if process.poll() is not None:
@@ -222,7 +222,7 @@ class Daemon:
                 self._fail(f"ended with status {process.returncode} before it listened")
             if time.monotonic() > until:
                 self.kill9()
-                self._fail(f"does not listen after {START_S_MAX:.0f} s")
+                self._fail(f"does not listen after {PATIENCE_S:.0f} s")
             time.sleep(POLL_S)
             line, ended, _ = self._file("stdout").read_text().partition("\n")
         return line

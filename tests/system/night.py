@@ -13,6 +13,7 @@ import httpx
 import trio
 
 from tests.service.guards import bearer
+from tests.support.patience import PATIENCE_S
 
 AGAIN_S = 0.1  # before something is tried again
 TEXT = {"Content-Type": "text/plain"}
@@ -42,7 +43,7 @@ class Place:
     def client(self) -> httpx.AsyncClient:
         """Return a client of its own connections."""
         url = f"https://127.0.0.1:{self.port}"
-        return httpx.AsyncClient(base_url=url, verify=self.trust, timeout=30)
+        return httpx.AsyncClient(base_url=url, verify=self.trust, timeout=PATIENCE_S)
 
 
 # --- HTTP/1.1, as much of it as these need ---

@@ -12,6 +12,7 @@ import trustme
 
 from tests.service.guards import bearer, write
 from tests.support.daemon import ROOT, Daemon
+from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.system]
 
@@ -79,7 +80,7 @@ def test_listening_for_everybody_is_refused_unless_said(tmp_path: Path) -> None:
     refused = subprocess.run(
         [sys.executable, "-m", "durastreamd", "--data-dir", str(tmp_path / "data"),
          "--listen", "127.0.0.1:0", "--listen", "0.0.0.0:0"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert refused.returncode == 78, refused.stderr
     assert "access.allow_anonymous = true" in refused.stderr
@@ -91,7 +92,7 @@ def test_a_wrong_file_is_named_at_the_start(tmp_path: Path) -> None:
     refused = subprocess.run(
         [sys.executable, "-m", "durastreamd", "--data-dir", str(tmp_path / "data"),
          "--listen", "127.0.0.1:0", "--set", f"access.tokens_file={file}"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert refused.returncode == 78
     assert f"{file}:1: a line begins with sha256:" in refused.stderr

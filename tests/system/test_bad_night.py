@@ -22,6 +22,7 @@ import trio
 from tests.service.guards import bearer, write
 from tests.support.daemon import ROOT, Daemon, make_certificates
 from tests.support.file_systems import small_file_system
+from tests.support.patience import PATIENCE_S
 from tests.system.night import DUPLICATE, TEXT, Operator, Place, Producer, Reader, Secrets, Wire
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -29,8 +30,6 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 READERS, STREAMS = 500, 10
 PACE_S = 0.1  # between two appends to one stream
 NEWS = 6  # appends to each stream that are waited for after each event of the night
-NIGHT_S_MAX = 150.0  # on a machine with much else to do
-STEP_S_MAX = 40.0
 LOOK_S = 0.02
 KIB, MIB = 1024, 1024 * 1024
 DISK, RESERVE = "24m", 6 * MIB
@@ -96,7 +95,7 @@ class Night:
 
 
 async def until(true: Callable[[], bool], why: str) -> None:
-    with trio.move_on_after(STEP_S_MAX):
+    with trio.move_on_after(PATIENCE_S):
         while not true():
             await trio.sleep(LOOK_S)
         return
@@ -230,7 +229,7 @@ async def process_is_killed(night: Night) -> None:
     assert told["start_time_seconds"] > before["start_time_seconds"]
     assert told["recovery_replayed_records"] > 0
     assert told["recovery_replayed_bytes"] > 0
-    assert 0 < told["recovery_duration_seconds"] < STEP_S_MAX
+    assert told["recovery_duration_seconds"] > 0
     assert told['append_requests_total{result="duplicate"}'] >= STREAMS
     assert told['live_readers{mode="sse"}'] == READERS
     assert told["damaged_streams"] == 0
@@ -271,7 +270,7 @@ async def test_a_bad_night_loses_nothing_and_can_be_told_afterwards(tmp_path: Pa
         small_file_system(tmp_path / "data", DISK) as data,
         socket.create_server(("127.0.0.1", 0), backlog=1024) as listener,
     ):
-        with trio.fail_after(NIGHT_S_MAX):
+        with trio.fail_after(4 * PATIENCE_S):
             async with begun(tmp_path, listener) as night:
                 for happens in (evening, disk_fills, token_is_rotated, keys_are_renewed):
                     await happens(night)

@@ -16,6 +16,7 @@ from durastreamd.storage.disk import RealDisk
 from durastreamd.streams.registry import StreamLimits, Streams
 from tests.support.file_systems import small_file_system
 from tests.support.held_writer import NOW, TEXT, append, content
+from tests.support.patience import PATIENCE_S
 from tests.system import writer_process
 from tests.system.test_kill import spawn
 
@@ -55,7 +56,7 @@ async def fill(streams: Streams, acked: list[bytes]) -> type[Exception]:
 
 @pytest.mark.system
 async def test_full_disk_refuses_and_serves_again_when_there_is_room(small_disk: Path) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         data, ballast = small_disk / "data", small_disk / "ballast"
         data.mkdir()
         ballast.write_bytes(bytes(200 * 1024))
@@ -99,7 +100,7 @@ async def serve_again(streams: Streams, acked: list[bytes]) -> None:
 
 @pytest.mark.system
 async def test_full_disk_leaves_nothing_half_there_after_a_kill(small_disk: Path) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         data, ballast = small_disk / "data", small_disk / "ballast"
         data.mkdir()
         ballast.write_bytes(bytes(200 * 1024))
@@ -128,7 +129,7 @@ def test_failed_sync_ends_the_process_with_status_74(tmp_path: Path, syncs: int)
     data, acks = tmp_path / "data", tmp_path / "acks"
     data.mkdir()
     process = spawn(data, acks, 0, str(syncs))
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == writer_process.EXIT_DISK, errors.decode()[-2000:]
     checked = writer_process.check(data, acks)
     assert checked.stored >= checked.acknowledged - checked.deleted

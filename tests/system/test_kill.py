@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.system import writer_process
 
 ROOT = Path(__file__).parents[2]
 LIVES = 9
+ACKS_BYTES = 8_000  # up to some hundred promises in a life
 
 
 def spawn(data: Path, acks: Path, run: int, *more: str) -> "subprocess.Popen[bytes]":
@@ -25,8 +27,8 @@ def spawn(data: Path, acks: Path, run: int, *more: str) -> "subprocess.Popen[byt
 
 
 def wait_for_acks(process: "subprocess.Popen[bytes]", acks: Path, size: int) -> None:
-    """Wait until the writer has been promised something since ``size``."""
-    deadline = time.monotonic() + 20
+    """Wait until what the writer has been promised takes more than ``size`` bytes."""
+    deadline = time.monotonic() + PATIENCE_S
     while not acks.exists() or acks.stat().st_size <= size:
         if process.poll() is not None:
             assert process.stderr is not None
@@ -46,11 +48,10 @@ def test_acknowledged_appends_survive_kills(tmp_path: Path) -> None:
         size = acks.stat().st_size if acks.exists() else 0
         process = spawn(data, acks, life)
         try:
-            wait_for_acks(process, acks, size)
-            time.sleep(rng.random() * 0.5)
+            wait_for_acks(process, acks, size + rng.randrange(ACKS_BYTES))
         finally:
             process.kill()
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == -9, errors.decode()[-2000:]
         if life % 4 == 3:  # a recovery between lives that is not followed by writes
             checked = writer_process.check(data, acks)

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE_S
 from tests.system import writer_process
-from tests.system.test_kill import spawn, wait_for_acks
+from tests.system.test_kill import ACKS_BYTES, spawn, wait_for_acks
 
 _FS_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125  # _IOR('X', 125, u32)
 _NO_LOG_FLUSH = 2
@@ -26,7 +27,7 @@ CUTS = 4
 
 
 def run(*command: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def make_image(path: Path) -> None:
@@ -87,15 +88,14 @@ def test_acknowledged_appends_survive_power_cuts(tmp_path: Path) -> None:
             size = acks.stat().st_size if acks.exists() else 0
             process = spawn(data, acks, life)
             try:
-                wait_for_acks(process, acks, size)
-                time.sleep(rng.random() * 0.6)
+                wait_for_acks(process, acks, size + rng.randrange(ACKS_BYTES))
                 promised = acks.stat().st_size
                 cut_power(point)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=0.3)  # it finds out by itself, mostly
             finally:
                 process.kill()
-                process.communicate(timeout=20)
+                process.communicate(timeout=PATIENCE_S)
             # A real cut stops the process, too. Here it goes on, and an fdatasync that was under
             # way returns success for what never reached the image: only earlier promises count.
             os.truncate(acks, promised)

@@ -26,6 +26,7 @@ from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.ticket import DeleteCommand, Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, FaultDisk, append, content
+from tests.support.patience import PATIENCE_S
 from tests.support.sim_disk import SimDisk, crash_images
 from tests.support.world import World, dump, start
 from tests.system.test_kill import spawn, wait_for_acks
@@ -169,7 +170,7 @@ async def test_07_dead_writer_ends_the_server_and_nobody_hangs(autojump_clock: C
             tickets += [bench.streams.post("/s", append(b"x")) for _ in range(100)]
             await trio.sleep_forever()
     for ticket in tickets:
-        with trio.fail_after(1), pytest.raises(DurastreamError):
+        with trio.fail_after(PATIENCE_S), pytest.raises(DurastreamError):
             await ticket.outcome()
 
 
@@ -474,7 +475,7 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
         wait_for_acks(process, acks, acks.stat().st_size)
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     engine, _ = open_engine(RealDisk(str(data)), EngineOptions(), bytes, NOW)
     engine.release()
 

@@ -5,7 +5,6 @@ is answered after it must not differ in status, headers or body.
 """
 
 import http.client
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -46,7 +46,7 @@ class Client:
     def ask(
         self, method: str, name: str, head: dict[str, str] | None = None, body: bytes = b""
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=PATIENCE_S)
         try:
             path = "/v1/stream/" + name
             sent = body if body or method in ("POST", "PUT") else None
@@ -252,10 +252,10 @@ def test_lifetime_goes_on(restarted: Restarted) -> None:
     assert restarted.after["HEAD ttl"].fields["stream-ttl"] == "3600"
     moment = restarted.after["HEAD of-moment"].fields["stream-expires-at"]
     assert datetime.fromisoformat(moment) == datetime.fromisoformat(MOMENT)
-    until = time.monotonic() + 5
-    while restarted.client.ask("HEAD", "short").status != 404:
-        assert time.monotonic() < until, "a lifetime of two seconds does not end"
-        time.sleep(0.05)
+    wait_until(
+        lambda: restarted.client.ask("HEAD", "short").status == 404,
+        "a lifetime of two seconds does not end",
+    )
 
 
 def test_last_fork_still_releases_its_source(restarted: Restarted) -> None:
