@@ -143,7 +143,7 @@ class Lines:
             wire, count = b"", -1
         if count != len(held):
             self._blame(held, numbers)
-        return Arrived(wire, count, None, time_ms)
+        return Arrived(bytes(wire), count, None, time_ms)
 
     def _blame(self, held: list[bytes], numbers: list[int]) -> NoReturn:
         """Refuse the first line that is not one JSON text."""
@@ -230,7 +230,7 @@ def _messages_of(body: bytes) -> Arrived | None:
         wire, count = split(b"[" + body + b"]")
     except InvalidJsonError:
         return None
-    return Arrived(wire, count, None)
+    return Arrived(bytes(wire), count, None)
 
 
 def _no_array(name: str, reason: str) -> CommandError:

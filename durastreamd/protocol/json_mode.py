@@ -6,79 +6,89 @@ is an unambiguous separator: a position is on a message boundary exactly when th
 it are ``,\\n``, and a page of messages is ``[`` + a byte range less its last two bytes + ``]``.
 
 Nothing is re-serialised: numbers of thirty digits, 1e400 and duplicate keys come back as sent.
+
+A body costs memory in proportion to its bytes, whatever they are: itself, its wire form (at most
+one and a half times as long), and a piece of it (``json_text``) taken apart.
 """
 
-import re
+import mmap
 
 import msgspec
 
-SEPARATOR = b",\n"
+from durastreamd.protocol import Data
+from durastreamd.protocol.json_text import (
+    ARRAY,
+    DEPTH_MAX,
+    LINE_ENDS,
+    PIECE_BYTES,
+    SEPARATOR,
+    VALUE,
+    WHITE,
+    InvalidJsonError,
+    LongText,
+    TooManyMessagesError,
+    check_utf8,
+    follow,
+    invalid,
+    joined,
+)
 
-# Deep enough for any document, shallow enough that no reader's parser gives up on it. msgspec
-# itself stops at the interpreter's recursion limit, which is far above this.
-DEPTH_MAX = 128
+__all__ = ["DEPTH_MAX", "SEPARATOR", "InvalidJsonError", "TooManyMessagesError", "page", "split"]
 
-_ARRAY = msgspec.json.Decoder(list[msgspec.Raw])
-_VALUE = msgspec.json.Decoder(msgspec.Raw)
-_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
-_NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
-_INNERMOST = re.compile(rb"\[\]|\{\}")
-_STRINGS = re.compile(rb'"[^"]*"')
+# No number of messages that a body of any length could have.
+_ANY_NUMBER = 2**63
 
 
-class InvalidJsonError(ValueError):
-    """The body is not one JSON text we accept; the message says why."""
-
-
-def split(body: bytes) -> tuple[bytes, int]:
+def split(
+    body: Data, messages_max: int = _ANY_NUMBER, *, piece_bytes: int = PIECE_BYTES
+) -> tuple[Data, int]:
     """Return the wire bytes of a body's messages and their number; one array level is flattened.
 
-    A number of 0 is an empty array: whether that is allowed is the caller's question.
+    A number of 0 is an empty array: whether that is allowed is the caller's question. May take
+    long where the body is longer than a piece, but never long at once.
     """
-    _check_text(body)
+    if len(body) > piece_bytes:
+        return _split_long(body, messages_max, piece_bytes)
+    body = bytes(body)
+    if not body.isascii():
+        check_utf8(body)
+    # Whatever nests deeper has more openers than this, and is at least twice as long.
+    if len(body) > 2 * DEPTH_MAX and body.count(b"[") + body.count(b"{") > DEPTH_MAX:
+        follow(body, bytearray())
     try:
-        if body.lstrip(b" \t\r\n")[:1] == b"[":
-            messages = [bytes(raw) for raw in _ARRAY.decode(body)]
+        if body[:1] == b"[" or (body[:1].isspace() and body.lstrip(WHITE)[:1] == b"["):
+            raws = ARRAY.decode(body)
         else:
-            messages = [bytes(_VALUE.decode(body))]
+            VALUE.decode(body)
+            return _one_message(body.strip(WHITE)), 1
     except (msgspec.DecodeError, RecursionError) as exc:
-        reason = f"the body is not valid JSON: {exc}"
-        raise InvalidJsonError(reason) from exc
-    if not messages:
+        raise invalid(exc) from exc
+    if len(raws) > messages_max:
+        raise TooManyMessagesError(messages_max)
+    return (joined(raws) + SEPARATOR if raws else b""), len(raws)
+
+
+def _one_message(text: bytes) -> bytes:
+    if b"\n" in text or b"\r" in text:
+        text = text.translate(LINE_ENDS)
+    return text + SEPARATOR
+
+
+def _split_long(body: Data, messages_max: int, piece_bytes: int) -> tuple[Data, int]:
+    check_utf8(body, piece_bytes)
+    text = LongText(body, messages_max, piece_bytes)
+    # Every message but the last grows by a line end, and was two bytes long with its comma. What
+    # is not needed of this memory is never touched, so it costs nothing.
+    length = len(body) + min(messages_max, len(body) // 2) + len(SEPARATOR)
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    size = 0
+    for piece in text.wire():
+        memory[size : size + len(piece)] = piece
+        size += len(piece)
+    if not text.count:
         return b"", 0
-    wire = SEPARATOR.join(message.strip(b" \t\r\n") for message in messages) + SEPARATOR
-    if wire.count(b"\n") != len(messages) or b"\r" in wire:
-        wire = (
-            SEPARATOR.join(m.strip(b" \t\r\n").translate(_LINE_ENDS) for m in messages) + SEPARATOR
-        )
-    return wire, len(messages)
-
-
-def _check_text(body: bytes) -> None:
-    """Refuse what the splitter lets through: bad UTF-8, a byte order mark, bottomless nesting."""
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError as exc:
-        reason = f"the body is not UTF-8: byte {exc.start} is {exc.object[exc.start]:#04x}"
-        raise InvalidJsonError(reason) from exc
-    if body.count(b"[") + body.count(b"{") > DEPTH_MAX and _nests_deep(body):
-        reason = f"the body nests deeper than {DEPTH_MAX} levels"
-        raise InvalidJsonError(reason)
-
-
-def _nests_deep(body: bytes) -> bool:
-    """Tell whether brackets nest deeper than allowed, by taking away the innermost pairs in turn.
-
-    Strings are taken out first. Each turn is a pass of C, and an ordinary body is gone after a few.
-    """
-    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    skeleton = _STRINGS.sub(b"", unescaped.translate(None, _NOT_STRUCTURE))
-    for _ in range(DEPTH_MAX):
-        shorter = _INNERMOST.sub(b"", skeleton)
-        if len(shorter) == len(skeleton):
-            return False  # nothing left, or no JSON: the decoder will say so
-        skeleton = shorter
-    return bool(skeleton)
+    memory[size : size + len(SEPARATOR)] = SEPARATOR
+    return memoryview(memory)[: size + len(SEPARATOR)].toreadonly(), text.count
 
 
 def page(wire: bytes) -> bytes:

@@ -100,7 +100,7 @@ OFFSET_EXPIRED = _row(
 )  # fmt: skip
 PAYLOAD_TOO_LARGE = _row(
     "PAYLOAD_TOO_LARGE", 413, "Payload Too Large",
-    "The body is larger than this server accepts; split it into several requests.",
+    "The body is larger, or holds more messages, than is accepted; split it into several requests.",
 )  # fmt: skip
 RATE_LIMITED = _row(
     "RATE_LIMITED", 429, "Rate Limited",

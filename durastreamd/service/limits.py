@@ -41,6 +41,9 @@ class WriteLimits:
     append_bytes_max: Annotated[int, "one body, held in memory until it is durable", POSITIVE] = (
         64 * MIB
     )
+    append_messages_max: Annotated[
+        int, "values of one JSON body; as many as 4 MiB hold, what the Spark sink sends", POSITIVE
+    ] = 2 * MIB
     snapshot_bytes_max: Annotated[
         int, "one blob; it is streamed to disk, not held in memory", POSITIVE
     ] = 1024 * MIB

@@ -1,6 +1,7 @@
 """Create, append, close, delete: parse, ask the stream's actor, answer."""
 
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 from durastreamd.errors import OverloadedError
@@ -101,16 +102,17 @@ class Writes:
             return False
         _refuse_encoding(request)
         # Claims no room: it is a part of what its connection may read ahead anyway.
-        payload = _inline_payload(kind, body) or _EMPTY_ARRAY
+        payload = _payload_of(kind, body, limits.append_messages_max) or _EMPTY_ARRAY
         command = AppendCommand(payload, kind, head.closes, head.producer, head.seq)
         self._streams.post(key, command).tell(told)
         return True
 
     async def _payload(self, content_type: str, body: Data) -> Payload | Malformed | None:
         """Return a body in wire form, None for an empty array."""
+        job = partial(_payload_of, content_type, body, self._limits.append_messages_max)
         if len(body) <= self._limits.parse_inline_bytes or not ct.is_json(content_type):
-            return _inline_payload(content_type, body)
-        return await self._streams.blocking(lambda: _inline_payload(content_type, body))
+            return job()
+        return await self._streams.blocking(job)
 
     async def create(self, exchange: Exchange, key: str, permit: Permit | None = None) -> Answer:
         """PUT: make the stream, or find it with the same configuration."""
@@ -183,11 +185,14 @@ class Writes:
         raise refusal
 
 
-def _inline_payload(content_type: str, body: Data) -> Payload | Malformed | None:
+def _payload_of(content_type: str, body: Data, messages_max: int) -> Payload | Malformed | None:
     if not ct.is_json(content_type):
         return Payload(body)
     try:
-        wire, count = json_mode.split(bytes(body))
+        wire, count = json_mode.split(body, messages_max)
+    except json_mode.TooManyMessagesError as exc:
+        detail = f"The body holds more than {messages_max} messages; send them in several."
+        raise ProblemError(problems.PAYLOAD_TOO_LARGE, detail) from exc
     except json_mode.InvalidJsonError as exc:
         reason = str(exc)
         return Malformed("INVALID_JSON", reason[0].upper() + reason[1:] + ".")

@@ -6,13 +6,8 @@ from typing import NoReturn
 import pytest
 from hypothesis import assume, example, given, strategies as st
 
-from durastreamd.protocol.json_mode import (
-    DEPTH_MAX,
-    SEPARATOR,
-    InvalidJsonError,
-    page,
-    split,
-)
+from durastreamd.protocol import json_mode
+from durastreamd.protocol.json_mode import DEPTH_MAX, SEPARATOR, InvalidJsonError, page
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -67,6 +62,11 @@ def written(draw: st.DrawFn, value: Json) -> str:
         return json.dumps(item, ensure_ascii=draw(st.booleans()))
 
     return white() + write(value) + white()
+
+
+def split(body: bytes) -> tuple[bytes, int]:
+    wire, count = json_mode.split(body)
+    return bytes(wire), count
 
 
 def messages_of(wire: bytes) -> list[bytes]:

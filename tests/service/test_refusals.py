@@ -12,7 +12,7 @@ from durastreamd.service.limits import WriteLimits
 from durastreamd.service.writes import Writes
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import PublishCommand
-from tests.service.harness import PREFIX, TEXT, Connection, Site, producer, serving
+from tests.service.harness import JSON, PREFIX, TEXT, Connection, Site, producer, serving
 from tests.service.test_statuses import check_problem
 
 PATH = PREFIX + "s"
@@ -39,6 +39,24 @@ async def test_body_too_large_is_told_and_the_limit_is_exact(
             reply = await connection.whole()
         check_problem(reply, "PAYLOAD_TOO_LARGE", PATH)
         assert (await site.head("s")).next == f"{10:016d}"
+
+
+@pytest.mark.parametrize("padding", ["", " " * 100_000], ids=["inline", "in a thread"])
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_too_many_messages_are_told_and_the_limit_is_exact(
+    autojump_clock: MockClock, method: str, padding: str
+) -> None:
+    async with serving(Limits(writes=WriteLimits(append_messages_max=3))) as site:
+        await site.make("s", JSON)
+        await site.add("s", f"[1,2,{padding}3]".encode(), JSON)
+        await site.add("s", f"[[1,2,3,{padding}4]]".encode(), JSON)
+        before = await site.get("s?offset=-1")
+        name = "s" if method == "POST" else "other"
+        reply = await site.ask(method, name, JSON, f"[1,2,{padding}3,4]".encode())
+        check_problem(reply, "PAYLOAD_TOO_LARGE", PREFIX + name)
+        assert "more than 3 messages" in reply.json["detail"]
+        assert (await site.get("s?offset=-1")).body == before.body
+        assert (await site.head("other")).status == 404
 
 
 async def test_too_many_producers_are_rate_limited(autojump_clock: MockClock) -> None:
