@@ -14,17 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from durastreamd.admin.command import (
-    CORRUPT,
-    IO_ERROR,
-    LOCKED,
-    NO_INPUT,
-    OK,
-    USAGE,
-    Command,
-    CommandError,
-)
-from durastreamd.admin.console import Console
 from durastreamd.admin.manifest import (
     OWN_FILES,
     About,
@@ -40,6 +29,17 @@ from durastreamd.admin.place import disk_of, options_of, root_of
 from durastreamd.admin.tree import FOLDERS, Tree, create_file
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
+from durastreamd.kit.command import (
+    CORRUPT,
+    IO_ERROR,
+    LOCKED,
+    NO_INPUT,
+    OK,
+    USAGE,
+    Command,
+    CommandError,
+)
+from durastreamd.kit.console import Console
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import DIRECTORY_MODE, FILE_MODE, Disk, RealDisk
 from durastreamd.storage.overlay import OverlayDisk

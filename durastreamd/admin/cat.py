@@ -5,12 +5,12 @@ import base64
 import json
 from collections.abc import Iterator
 
-from durastreamd.admin.command import NO_INPUT, OK, USAGE, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.ls import state_of
 from durastreamd.admin.opening import Opened, find_stream, look, opened
 from durastreamd.engine.view import View
 from durastreamd.errors import CorruptDataError
+from durastreamd.kit.command import NO_INPUT, OK, USAGE, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.sse import needs_base64

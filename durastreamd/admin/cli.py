@@ -25,7 +25,15 @@ from durastreamd.admin import (
     top,
     verify,
 )
-from durastreamd.admin.command import (
+from durastreamd.errors import (
+    ConfigError,
+    CorruptDataError,
+    DataDirectoryError,
+    DirectoryLockedError,
+    StorageError,
+    StreamDamagedError,
+)
+from durastreamd.kit.command import (
     BROKEN_PIPE,
     CONFIG,
     CORRUPT,
@@ -38,15 +46,7 @@ from durastreamd.admin.command import (
     Command,
     CommandError,
 )
-from durastreamd.admin.console import Console
-from durastreamd.errors import (
-    ConfigError,
-    CorruptDataError,
-    DataDirectoryError,
-    DirectoryLockedError,
-    StorageError,
-    StreamDamagedError,
-)
+from durastreamd.kit.console import Console
 
 COMMANDS: tuple[Command, ...] = (
     ls.COMMAND,

@@ -7,7 +7,7 @@ import ssl
 from typing import NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from durastreamd.admin.command import NO_INPUT, REFUSED, UNAVAILABLE, USAGE, CommandError
+from durastreamd.kit.command import NO_INPUT, REFUSED, UNAVAILABLE, USAGE, CommandError
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 # Longer than any long-poll and than the heartbeat of events: silence beyond it is a lost peer.

@@ -2,12 +2,12 @@
 
 import argparse
 
-from durastreamd.admin import show
 from durastreamd.admin.cat import position_of
-from durastreamd.admin.command import NO_INPUT, OK, USAGE, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.opening import Opened, find_stream, opened
 from durastreamd.engine.view import View
+from durastreamd.kit import show
+from durastreamd.kit.command import NO_INPUT, OK, USAGE, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import offsets
 from durastreamd.storage import format as fmt, log

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from durastreamd.admin.command import CORRUPT, OK, USAGE, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.diagnostic import diagnostic
 from durastreamd.admin.frames import OK as GOOD, TORN, Found
 from durastreamd.admin.place import disk_of, root_of
 from durastreamd.admin.sources import Directory, file_frames
+from durastreamd.kit.command import CORRUPT, OK, USAGE, Command, CommandError
+from durastreamd.kit.console import Console
 
 FORMATS = ("text", "json", "hex", "cbor")
 _HEX_COLUMNS = 16

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from durastreamd.admin.command import CORRUPT, IO_ERROR, NO_INPUT, OK, USAGE, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.items import (
     VERSION,
     End,
@@ -29,6 +27,8 @@ from durastreamd.admin.outgoing import Batch, Own, own, readable
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
+from durastreamd.kit.command import CORRUPT, IO_ERROR, NO_INPUT, OK, USAGE, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Detail, Stream

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import cbor2
 
-from durastreamd.admin import show
 from durastreamd.engine.view import record_of
+from durastreamd.kit import show
 from durastreamd.model.records import (
     MARK_STREAM,
     Append,

@@ -9,13 +9,13 @@ import argparse
 import time
 from pathlib import Path
 
-from durastreamd.admin.command import CORRUPT, LOCKED, OK, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.opening import in_use
 from durastreamd.admin.place import disk_of, root_of
 from durastreamd.admin.repair import confirm
 from durastreamd.admin.repair_apply import Repair, mark_of
 from durastreamd.admin.verification import Examination, Scope, examine, in_turn, orphans
+from durastreamd.kit.command import CORRUPT, LOCKED, OK, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from durastreamd.admin.command import NO_INPUT, OK, USAGE, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.exporting import FORMATS
 from durastreamd.admin.incoming import Incoming
 from durastreamd.admin.items import ItemReader, Source
@@ -25,6 +23,8 @@ from durastreamd.admin.place import options_of, root_of
 from durastreamd.admin.staging import Staging, StreamWriter, Totals
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
+from durastreamd.kit.command import NO_INPUT, OK, USAGE, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Stream

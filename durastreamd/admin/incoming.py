@@ -8,7 +8,6 @@ times must not go back, and in the end the stream must be what its last item say
 from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
-from durastreamd.admin.command import NO_INPUT, USAGE, CommandError
 from durastreamd.admin.items import (
     VERSION,
     End,
@@ -23,6 +22,7 @@ from durastreamd.admin.items import (
 )
 from durastreamd.admin.naming import key_of
 from durastreamd.admin.staging import Staging, StreamWriter
+from durastreamd.kit.command import NO_INPUT, USAGE, CommandError
 from durastreamd.model.namespace import Namespace, bucket_of
 from durastreamd.model.records import Append, Create, Snapshot
 from durastreamd.model.stream_state import Detail, Stream

@@ -3,13 +3,13 @@
 import argparse
 from typing import NamedTuple
 
-from durastreamd.admin import show
-from durastreamd.admin.command import OK, Command
-from durastreamd.admin.console import Console
 from durastreamd.admin.ls import members as listed
 from durastreamd.admin.opening import Opened, find_stream, opened
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
+from durastreamd.kit import show
+from durastreamd.kit.command import OK, Command
+from durastreamd.kit.console import Console
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt, log

@@ -17,7 +17,7 @@ import cbor2
 import msgspec
 from msgspec import Struct
 
-from durastreamd.admin.command import CORRUPT, CommandError
+from durastreamd.kit.command import CORRUPT, CommandError
 from durastreamd.storage.checksum import digest, seed
 
 VERSION = 1

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Callable, Iterator
 
-from durastreamd.admin import show
-from durastreamd.admin.command import NO_INPUT, OK, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.opening import Opened, opened
+from durastreamd.kit import show
+from durastreamd.kit.command import NO_INPUT, OK, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.offsets import mint

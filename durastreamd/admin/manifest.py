@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
-from durastreamd.admin.command import CORRUPT, NO_INPUT, CommandError
+from durastreamd.kit.command import CORRUPT, NO_INPUT, CommandError
 from durastreamd.storage import format as fmt
 
 OWN_FILES = (fmt.BACKUP_FILE, fmt.SUMS_FILE)

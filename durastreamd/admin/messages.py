@@ -12,8 +12,8 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from durastreamd.admin.command import CORRUPT, CommandError
 from durastreamd.admin.items import Source
+from durastreamd.kit.command import CORRUPT, CommandError
 from durastreamd.protocol.content_type import is_json, media_type
 from durastreamd.protocol.json_mode import SEPARATOR, InvalidJsonError, split
 

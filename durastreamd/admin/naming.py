@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from durastreamd.admin.command import USAGE, CommandError
+from durastreamd.kit.command import USAGE, CommandError
 from durastreamd.protocol.names import PREFIX, place_of
 from durastreamd.protocol.requests import ProblemError
 

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from durastreamd.admin.command import NO_INPUT, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.place import disk_of, options_of
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.errors import StorageError
+from durastreamd.kit.command import NO_INPUT, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.names import place_of

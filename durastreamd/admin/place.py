@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from durastreamd.admin.command import NO_INPUT, USAGE, CommandError
 from durastreamd.engine.options import EngineOptions
+from durastreamd.kit.command import NO_INPUT, USAGE, CommandError
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 

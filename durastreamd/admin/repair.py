@@ -8,8 +8,6 @@ import os
 import shlex
 import sys
 
-from durastreamd.admin.command import CORRUPT, FOUND, LOCKED, OK, USAGE, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.findings import status_of
 from durastreamd.admin.opening import in_use
 from durastreamd.admin.place import disk_of, root_of
@@ -18,6 +16,8 @@ from durastreamd.admin.repair_plan import Plan, make_plan
 from durastreamd.admin.verification import Examination, Scope, examine
 from durastreamd.admin.verify import resolve
 from durastreamd.admin.workers import cores, running
+from durastreamd.kit.command import CORRUPT, FOUND, LOCKED, OK, USAGE, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk

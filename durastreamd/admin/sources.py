@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from durastreamd.admin.command import NO_INPUT, CommandError
 from durastreamd.admin.frames import (
     OK,
     Found,
@@ -22,6 +21,7 @@ from durastreamd.admin.frames import (
 )
 from durastreamd.admin.opening import in_use, keys_of, nearest
 from durastreamd.errors import DataDirectoryError
+from durastreamd.kit.command import NO_INPUT, CommandError
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.disk import RealDisk, read_file
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import msgspec
 
 from durastreamd.admin import client as net
-from durastreamd.admin.command import OK, UNAVAILABLE, Command, CommandError
-from durastreamd.admin.console import Console
+from durastreamd.kit.command import OK, UNAVAILABLE, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.protocol.content_type import is_json
 from durastreamd.protocol.sse import needs_base64
 

@@ -15,10 +15,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from durastreamd.admin import client as net, show
-from durastreamd.admin.command import NO_INPUT, OK, UNAVAILABLE, USAGE, Command, CommandError
-from durastreamd.admin.console import Console
+from durastreamd.admin import client as net
 from durastreamd.admin.metrics import Look, parse, quantile, rate
+from durastreamd.kit import show
+from durastreamd.kit.command import NO_INPUT, OK, UNAVAILABLE, USAGE, Command, CommandError
+from durastreamd.kit.console import Console
 
 METRICS, HEALTH = "/-/metrics", "/-/healthz"
 

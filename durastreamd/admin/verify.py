@@ -9,14 +9,14 @@ import argparse
 import time
 
 from durastreamd.admin.census import Census
-from durastreamd.admin.command import NO_INPUT, Command, CommandError
-from durastreamd.admin.console import Console
 from durastreamd.admin.findings import Finding, status_of
 from durastreamd.admin.opening import in_use
 from durastreamd.admin.place import disk_of, root_of
 from durastreamd.admin.repair_apply import mark_of
 from durastreamd.admin.verification import Examination, Runner, Scope, examine
 from durastreamd.admin.workers import cores, running
+from durastreamd.kit.command import NO_INPUT, Command, CommandError
+from durastreamd.kit.console import Console
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from durastreamd.admin.console import Console
 from durastreamd.admin.segments import SegmentReport, SegmentTask, check_segment
 from durastreamd.admin.verification import Runner
+from durastreamd.kit.console import Console
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import httpx
 
 from durastreamd.admin.cli import main
-from durastreamd.admin.console import Console
+from durastreamd.kit.console import Console
 from tests.support.daemon import Daemon
 
 JSON, TEXT, BYTES = "application/json", "text/plain", "application/octet-stream"

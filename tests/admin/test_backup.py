@@ -20,14 +20,14 @@ from hypothesis import given, settings, strategies as st
 from durastreamd.admin import backup as backup_module, tree as tree_module
 from durastreamd.admin.backup import take
 from durastreamd.admin.cli import main
-from durastreamd.admin.command import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
-from durastreamd.admin.console import Console
 from durastreamd.admin.manifest import read_manifest
 from durastreamd.admin.moment import Wanted, moment_of
 from durastreamd.admin.tree import Tree
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
+from durastreamd.kit.command import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
+from durastreamd.kit.console import Console
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.overlay import OverlayDisk

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from durastreamd.admin.command import CORRUPT, NO_INPUT, USAGE
 from durastreamd.engine.view import View
 from durastreamd.errors import CorruptDataError
+from durastreamd.kit.command import CORRUPT, NO_INPUT, USAGE
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage.disk import RealDisk
 from tests.admin.harness import JSON, ROUNDS, SMALL, run, tree, whole

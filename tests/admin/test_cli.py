@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from durastreamd.admin import cli
-from durastreamd.admin.command import (
+from durastreamd.config import ConfigError
+from durastreamd.errors import (
+    CorruptDataError,
+    DataDirectoryError,
+    DirectoryLockedError,
+    StreamDamagedError,
+    SyncFailedError,
+)
+from durastreamd.kit.command import (
     BROKEN_PIPE,
     CONFIG,
     CORRUPT,
@@ -22,15 +30,7 @@ from durastreamd.admin.command import (
     Command,
     CommandError,
 )
-from durastreamd.admin.console import Console
-from durastreamd.config import ConfigError
-from durastreamd.errors import (
-    CorruptDataError,
-    DataDirectoryError,
-    DirectoryLockedError,
-    StreamDamagedError,
-    SyncFailedError,
-)
+from durastreamd.kit.console import Console
 from tests.admin.harness import ENVIRONMENT, run
 from tests.golden.test_golden import HERE as GOLDEN
 from tests.support.patience import PATIENCE_S

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from durastreamd.admin.command import CommandError
 from durastreamd.admin.exporting import export_everything
 from durastreamd.admin.importing import bring_in
 from durastreamd.admin.items import (
@@ -29,6 +28,7 @@ from durastreamd.admin.items import (
 )
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import DurastreamError, SyncFailedError
+from durastreamd.kit.command import CommandError
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Duplicate, StaleEpoch

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from durastreamd.admin import command, frames, ls
+from durastreamd.admin import frames, ls
 from durastreamd.admin.cli import COMMANDS, parser
+from durastreamd.kit import command
 from tests.admin.harness import run
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S

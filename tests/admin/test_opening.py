@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from durastreamd.admin import opening
-from durastreamd.admin.command import CommandError
-from durastreamd.admin.console import Console
 from durastreamd.engine.opening import open_engine
 from durastreamd.errors import CorruptDataError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.console import Console
 from durastreamd.storage.disk import RealDisk
 from tests.admin.harness import run, tree
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from durastreamd.admin.command import INTERRUPTED, NO_INPUT, REFUSED, UNAVAILABLE, USAGE
+from durastreamd.kit.command import INTERRUPTED, NO_INPUT, REFUSED, UNAVAILABLE, USAGE
 from tests.admin.harness import BYTES, ENVIRONMENT, JSON, TEXT, Result, run
 from tests.admin.pages import Pages
 from tests.support.daemon import Daemon

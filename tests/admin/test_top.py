@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from durastreamd.admin import client as net, top
-from durastreamd.admin.command import NO_INPUT, UNAVAILABLE, USAGE
 from durastreamd.admin.metrics import Look, parse, quantile, rate
+from durastreamd.kit.command import NO_INPUT, UNAVAILABLE, USAGE
 from tests.admin.harness import run
 from tests.admin.pages import Page, Pages
 from tests.support.daemon import Daemon

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from durastreamd.admin.console import Console
+from durastreamd.kit.console import Console
 from durastreamd.protocol.requests import EPOCH
 
 _LAST_MIN = 8  # columns: less says nothing

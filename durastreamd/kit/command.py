@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import NamedTuple
 
-from durastreamd.admin.console import Console
+from durastreamd.kit.console import Console
 
 # The table EXIT STATUS of the manual page; sysexits.h where it has a word for it.
 OK = 0
