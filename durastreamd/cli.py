@@ -5,65 +5,38 @@ import gc
 import logging
 import os
 import sys
-from typing import NamedTuple, NoReturn
 
 import trio
 
 from durastreamd import __version__, logs
-from durastreamd.config import ConfigError, Loaded, config_text, defaults_text, find_file, read
+from durastreamd.config import Loaded, config_text, defaults_text, find_file, read
 from durastreamd.daemon import Plan, check_config, serve
-from durastreamd.errors import (
-    CorruptDataError,
-    DataDirectoryError,
-    DirectoryLockedError,
-    StorageError,
+from durastreamd.kit.command import Parser
+from durastreamd.kit.status import (
+    FAILURES,
+    INTERNAL,
+    NAMES,
+    NO_PERMISSION,
+    OK,
+    UNAVAILABLE,
+    USAGE,
+    Failures,
 )
 from durastreamd.notify import manager_of
 
 logger = logging.getLogger(__name__)
 
 
-class Status(NamedTuple):
-    """One row of the table of exit statuses; sysexits.h has the names."""
-
-    code: int
-    name: str
-    meaning: str
-
-
-USAGE = Status(64, "EX_USAGE", "The command line was wrong.")
-BUG = Status(70, "EX_SOFTWARE", "A fault in the server itself; the log has a traceback.")
 # In this order: the first kind that fits what was raised decides.
-FAILURES: tuple[tuple[type[Exception], Status], ...] = (
-    (ConfigError, Status(78, "EX_CONFIG", "A setting is wrong.")),
-    (DirectoryLockedError, Status(75, "EX_TEMPFAIL", "The data directory is in use.")),
-    (DataDirectoryError, Status(66, "EX_NOINPUT", "No data directory, or a foreign one.")),
-    (CorruptDataError, Status(65, "EX_DATAERR", "The data is damaged.")),
-    (StorageError, Status(74, "EX_IOERR", "The disk failed.")),
-    (PermissionError, Status(77, "EX_NOPERM", "A permission is missing.")),
-    (OSError, Status(69, "EX_UNAVAILABLE", "An address cannot be listened on.")),
-)
-STATUSES = (
-    Status(0, "EX_OK", "Stopped by a signal, or there was nothing to do but print."),
-    USAGE,
-    BUG,
-    *(status for _, status in FAILURES),
-)
+ENDS: Failures = (*FAILURES, (PermissionError, NO_PERMISSION), (OSError, UNAVAILABLE))
+STATUSES = sorted({OK, USAGE, INTERNAL, *(status for _, status in ENDS)})
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that exits as sysexits.h has it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what was wrong with the command line and end."""
-        self.exit(USAGE.code, f"{self.prog}: {message}; see {self.prog} --help\n")
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of the server's arguments."""
-    made = Parser(prog="durastreamd", description="A Durable Streams server.", allow_abbrev=False)
+    made = Parser("durastreamd", "A Durable Streams server.")
+    made.add_version()
     add = made.add_argument
-    add("--version", action="version", version=f"durastreamd {__version__}")
     add("--config", metavar="FILE", help="settings, as --print-defaults shows them")
     add("-t", "--check-config", action="store_true", help="check the settings and exit")
     add("--print-config", action="store_true", help="print the settings in force and exit")
@@ -121,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
     if chosen.print_defaults:
         sys.stdout.write(defaults_text())
-        return 0
+        return OK
     environment = dict(os.environ)
     logs.set_up("auto", "info", environment)
 
@@ -133,17 +106,17 @@ def main(arguments: list[str] | None = None) -> int:
         loaded = load()
         if chosen.print_config:
             sys.stdout.write(config_text(loaded))
-            return 0
+            return OK
         if chosen.check_config:
             check_config(loaded.config)
             sys.stdout.write(f"durastreamd: {loaded.file or 'no file'}: the settings are valid\n")
-            return 0
+            return OK
         logs.set_up(loaded.config.log.format, loaded.config.log.level, environment)
         manager = manager_of(environment)
         trio.run(serve, Plan(loaded, load, announce, manager, environment, init=chosen.init))
     except BaseException as exc:  # noqa: BLE001  # turned into a status, or raised again
         return _failed(exc)
-    return 0
+    return OK
 
 
 def _leaves(exc: BaseException) -> list[BaseException]:
@@ -155,18 +128,18 @@ def _leaves(exc: BaseException) -> list[BaseException]:
 def _failed(exc: BaseException) -> int:
     """Return the exit status for what ended the server, and say it."""
     leaves = _leaves(exc)
-    for kind, status in FAILURES:
+    for kind, status in ENDS:
         for leaf in leaves:
             if isinstance(leaf, kind):
                 text = leaf.strerror if isinstance(leaf, OSError) and leaf.strerror else str(leaf)
                 named = getattr(leaf, "filename", None)
                 place = f"{named}: " if named else ""
-                sys.stderr.write(f"durastreamd: {place}{text} ({status.name}, {status.code})\n")
-                return status.code
+                sys.stderr.write(f"durastreamd: {place}{text} ({NAMES[status]}, {status})\n")
+                return status
     if not all(isinstance(leaf, Exception) for leaf in leaves):
         raise exc  # not ours to judge: an interrupt, an exit
     logger.critical("the server failed", exc_info=exc)
-    return BUG.code
+    return INTERNAL
 
 
 if __name__ == "__main__":

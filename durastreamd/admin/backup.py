@@ -29,17 +29,9 @@ from durastreamd.admin.place import disk_of, options_of, root_of
 from durastreamd.admin.tree import FOLDERS, Tree, create_file
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.kit.command import (
-    CORRUPT,
-    IO_ERROR,
-    LOCKED,
-    NO_INPUT,
-    OK,
-    USAGE,
-    Command,
-    CommandError,
-)
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, IO_ERROR, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import DIRECTORY_MODE, FILE_MODE, Disk, RealDisk
 from durastreamd.storage.overlay import OverlayDisk

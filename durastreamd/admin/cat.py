@@ -9,8 +9,9 @@ from durastreamd.admin.ls import state_of
 from durastreamd.admin.opening import Opened, find_stream, look, opened
 from durastreamd.engine.view import View
 from durastreamd.errors import CorruptDataError
-from durastreamd.kit.command import NO_INPUT, OK, USAGE, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT, OK, USAGE
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.sse import needs_base64

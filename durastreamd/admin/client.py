@@ -7,7 +7,8 @@ import ssl
 from typing import NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from durastreamd.kit.command import NO_INPUT, REFUSED, UNAVAILABLE, USAGE, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import NO_INPUT, NO_PERMISSION, UNAVAILABLE, USAGE
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 # Longer than any long-poll and than the heartbeat of events: silence beyond it is a lost peer.
@@ -130,7 +131,7 @@ class Client:
         text = f"{self.target} answered {status} {reason}"
         if status in (401, 403):
             said = "was not accepted" if os.environ.get("STREAM_AUTH") else "is not set"
-            raise CommandError(REFUSED, f"{text}; the token in STREAM_AUTH {said}")
+            raise CommandError(NO_PERMISSION, f"{text}; the token in STREAM_AUTH {said}")
         if status == 429 or status >= 500:
             raise TryAgainError(text)
         if status == 410 and told:

@@ -6,8 +6,9 @@ from durastreamd.admin.cat import position_of
 from durastreamd.admin.opening import Opened, find_stream, opened
 from durastreamd.engine.view import View
 from durastreamd.kit import show
-from durastreamd.kit.command import NO_INPUT, OK, USAGE, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT, OK, USAGE
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import offsets
 from durastreamd.storage import format as fmt, log

@@ -10,8 +10,9 @@ from durastreamd.admin.diagnostic import diagnostic
 from durastreamd.admin.frames import OK as GOOD, TORN, Found
 from durastreamd.admin.place import disk_of, root_of
 from durastreamd.admin.sources import Directory, file_frames
-from durastreamd.kit.command import CORRUPT, OK, USAGE, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, OK, USAGE
 
 FORMATS = ("text", "json", "hex", "cbor")
 _HEX_COLUMNS = 16

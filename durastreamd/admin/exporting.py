@@ -27,8 +27,9 @@ from durastreamd.admin.outgoing import Batch, Own, own, readable
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
-from durastreamd.kit.command import CORRUPT, IO_ERROR, NO_INPUT, OK, USAGE, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, IO_ERROR, NO_INPUT, OK, USAGE
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Detail, Stream

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from durastreamd.kit.command import CORRUPT, FOUND, OK
+from durastreamd.kit.status import CORRUPT, FOUND, OK
 
 
 class Finding(NamedTuple):

@@ -14,8 +14,9 @@ from durastreamd.admin.place import disk_of, root_of
 from durastreamd.admin.repair import confirm
 from durastreamd.admin.repair_apply import Repair, mark_of
 from durastreamd.admin.verification import Examination, Scope, examine, in_turn, orphans
-from durastreamd.kit.command import CORRUPT, LOCKED, OK, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, LOCKED, OK
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 

@@ -23,8 +23,9 @@ from durastreamd.admin.place import options_of, root_of
 from durastreamd.admin.staging import Staging, StreamWriter, Totals
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
-from durastreamd.kit.command import NO_INPUT, OK, USAGE, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT, OK, USAGE
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Stream

@@ -22,7 +22,8 @@ from durastreamd.admin.items import (
 )
 from durastreamd.admin.naming import key_of
 from durastreamd.admin.staging import Staging, StreamWriter
-from durastreamd.kit.command import NO_INPUT, USAGE, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import NO_INPUT, USAGE
 from durastreamd.model.namespace import Namespace, bucket_of
 from durastreamd.model.records import Append, Create, Snapshot
 from durastreamd.model.stream_state import Detail, Stream

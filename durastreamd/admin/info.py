@@ -8,8 +8,9 @@ from durastreamd.admin.opening import Opened, find_stream, opened
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit import show
-from durastreamd.kit.command import OK, Command
+from durastreamd.kit.command import Command
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import OK
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt, log

@@ -17,7 +17,8 @@ import cbor2
 import msgspec
 from msgspec import Struct
 
-from durastreamd.kit.command import CORRUPT, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import CORRUPT
 from durastreamd.storage.checksum import digest, seed
 
 VERSION = 1

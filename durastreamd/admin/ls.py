@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 
 from durastreamd.admin.opening import Opened, opened
 from durastreamd.kit import show
-from durastreamd.kit.command import NO_INPUT, OK, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT, OK
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.offsets import mint
@@ -29,6 +30,9 @@ _STREAMS = (
     show.Column("TYPE", gives=True),
 )
 _BUCKETS = (show.Column("BUCKET"), show.Column("STREAMS", number=True), show.Column("MADE"))
+
+# The states of a stream that ask for attention.
+_STYLES = {"damaged": "bold red", "expired": "yellow", "gone": "yellow", "closed": "dim"}
 
 
 def state_of(stream: Stream, now_ms: int) -> str:
@@ -77,7 +81,7 @@ def _list_streams(found: Opened, args: argparse.Namespace, console: Console) -> 
             console.record(members(stream, found))
         return
     rows = [_row(stream, found.now_ms, short=console.on_terminal) for stream in streams]
-    show.table(console, _STREAMS, rows)
+    show.table(console, _STREAMS, rows, _STYLES)
     if console.on_terminal:
         total = sum(stream.tail - max(stream.floor, stream.fork_position) for stream in streams)
         console.line(f"{show.plural(len(streams), 'stream')}, {show.size(total)}")

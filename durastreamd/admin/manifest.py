@@ -11,7 +11,8 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
-from durastreamd.kit.command import CORRUPT, NO_INPUT, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import CORRUPT, NO_INPUT
 from durastreamd.storage import format as fmt
 
 OWN_FILES = (fmt.BACKUP_FILE, fmt.SUMS_FILE)

@@ -13,7 +13,8 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from durastreamd.admin.items import Source
-from durastreamd.kit.command import CORRUPT, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import CORRUPT
 from durastreamd.protocol.content_type import is_json, media_type
 from durastreamd.protocol.json_mode import SEPARATOR, InvalidJsonError, split
 

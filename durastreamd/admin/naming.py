@@ -2,7 +2,8 @@
 
 from urllib.parse import quote
 
-from durastreamd.kit.command import USAGE, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import USAGE
 from durastreamd.protocol.names import PREFIX, place_of
 from durastreamd.protocol.requests import ProblemError
 

@@ -19,8 +19,9 @@ from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.errors import StorageError
-from durastreamd.kit.command import NO_INPUT, CommandError
+from durastreamd.kit.command import CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.names import place_of

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from durastreamd.engine.options import EngineOptions
-from durastreamd.kit.command import NO_INPUT, USAGE, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import NO_INPUT, USAGE
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 

@@ -16,8 +16,9 @@ from durastreamd.admin.repair_plan import Plan, make_plan
 from durastreamd.admin.verification import Examination, Scope, examine
 from durastreamd.admin.verify import resolve
 from durastreamd.admin.workers import cores, running
-from durastreamd.kit.command import CORRUPT, FOUND, LOCKED, OK, USAGE, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, FOUND, LOCKED, OK, USAGE
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk

@@ -21,7 +21,8 @@ from durastreamd.admin.frames import (
 )
 from durastreamd.admin.opening import in_use, keys_of, nearest
 from durastreamd.errors import DataDirectoryError
-from durastreamd.kit.command import NO_INPUT, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import NO_INPUT
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.disk import RealDisk, read_file
 

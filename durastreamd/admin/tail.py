@@ -18,8 +18,9 @@ from typing import NamedTuple
 import msgspec
 
 from durastreamd.admin import client as net
-from durastreamd.kit.command import OK, UNAVAILABLE, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import OK, UNAVAILABLE
 from durastreamd.protocol.content_type import is_json
 from durastreamd.protocol.sse import needs_base64
 

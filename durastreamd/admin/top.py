@@ -18,8 +18,9 @@ from rich.text import Text
 from durastreamd.admin import client as net
 from durastreamd.admin.metrics import Look, parse, quantile, rate
 from durastreamd.kit import show
-from durastreamd.kit.command import NO_INPUT, OK, UNAVAILABLE, USAGE, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT, OK, UNAVAILABLE, USAGE
 
 METRICS, HEALTH = "/-/metrics", "/-/healthz"
 

@@ -15,8 +15,9 @@ from durastreamd.admin.place import disk_of, root_of
 from durastreamd.admin.repair_apply import mark_of
 from durastreamd.admin.verification import Examination, Runner, Scope, examine
 from durastreamd.admin.workers import cores, running
-from durastreamd.kit.command import NO_INPUT, Command, CommandError
+from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 

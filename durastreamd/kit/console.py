@@ -8,17 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console as RichConsole
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
 
 
 @dataclass
@@ -27,6 +20,7 @@ class Console:
 
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
+    program: str = "durastreamd"
     as_json: bool = False
     color: str = "auto"  # auto, always, never
     progress: str = "auto"  # auto, always, never
@@ -40,6 +34,13 @@ class Console:
     def record(self, members: dict[str, object]) -> None:
         """Write one result as a line of JSON."""
         self.out.write(json.dumps(members, ensure_ascii=False) + "\n")
+
+    def summary(self, text: str, members: dict[str, object]) -> None:
+        """Write the last line of a result: in words, or as JSON."""
+        if self.as_json:
+            self.record(members)
+        else:
+            self.line(text)
 
     def raw(self, data: bytes) -> None:
         """Write bytes as they are."""
@@ -59,7 +60,8 @@ class Console:
 
     def note(self, text: str) -> None:
         """Say something about the work: never part of the result."""
-        self.err.write(f"dsadmin: {text}\n")
+        self.err.write(f"{self.program}: {text}\n")
+        self.err.flush()
 
     @property
     def shows_progress(self) -> bool:
@@ -77,22 +79,19 @@ class Console:
         if not self.shows_progress:
             yield lambda _: None
             return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=self.rich(stderr=True), transient=True) as shown:
+        from durastreamd.kit.progress import bar
+
+        with bar(self) as shown:
             task = shown.add_task(what, total=bytes_total or None)
             yield lambda count: shown.advance(task, count)
 
-    def rich(self, *, stderr: bool = False) -> RichConsole:
+    def rich(self, *, stderr: bool = False) -> "RichConsole":
         """Return a console for tables and progress; plain where nobody looks at a terminal.
 
         Without --color rich itself honours NO_COLOR.
         """
+        from rich.console import Console as RichConsole
+
         forced = self.color == "always" or (stderr and self.progress == "always")
         return RichConsole(
             file=self.err if stderr else self.out,

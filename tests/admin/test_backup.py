@@ -26,8 +26,8 @@ from durastreamd.admin.tree import Tree
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.kit.command import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.overlay import OverlayDisk

@@ -12,7 +12,7 @@ import pytest
 
 from durastreamd.engine.view import View
 from durastreamd.errors import CorruptDataError
-from durastreamd.kit.command import CORRUPT, NO_INPUT, USAGE
+from durastreamd.kit.status import CORRUPT, NO_INPUT, USAGE
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage.disk import RealDisk
 from tests.admin.harness import JSON, ROUNDS, SMALL, run, tree, whole

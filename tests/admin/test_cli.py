@@ -1,6 +1,5 @@
 """The frame of dsadmin: statuses, streams, options, pipes, completions."""
 
-import io
 import os
 import subprocess
 import sys
@@ -17,7 +16,8 @@ from durastreamd.errors import (
     StreamDamagedError,
     SyncFailedError,
 )
-from durastreamd.kit.command import (
+from durastreamd.kit.command import Command, CommandError
+from durastreamd.kit.status import (
     BROKEN_PIPE,
     CONFIG,
     CORRUPT,
@@ -27,10 +27,7 @@ from durastreamd.kit.command import (
     LOCKED,
     NO_INPUT,
     USAGE,
-    Command,
-    CommandError,
 )
-from durastreamd.kit.console import Console
 from tests.admin.harness import ENVIRONMENT, run
 from tests.golden.test_golden import HERE as GOLDEN
 from tests.support.patience import PATIENCE_S
@@ -153,30 +150,6 @@ def test_a_bug_does_not_end_with_the_status_of_a_finding(monkeypatch: pytest.Mon
     monkeypatch.setattr(cli, "COMMANDS", (Command("fail", "x", lambda _: None, fail),))
     found = run("fail")
     assert (found.status, "ZeroDivisionError" in found.err) == (INTERNAL, True)
-
-
-def test_colours_and_progress_are_for_terminals() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    assert not Console(io.StringIO(), io.StringIO()).shows_progress
-    assert Console(io.StringIO(), Terminal()).shows_progress
-    assert not Console(io.StringIO(), Terminal(), progress="never").shows_progress
-    out, err = io.StringIO(), io.StringIO()
-    console = Console(out, err, progress="always")
-    with console.working("reading", 100) as advance:
-        advance(50)
-    assert out.getvalue() == ""
-    assert "reading" in err.getvalue()
-
-
-def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert Console(io.StringIO(), io.StringIO()).rich().no_color
-    assert not Console(io.StringIO(), io.StringIO(), color="always").rich().no_color
-    monkeypatch.delenv("NO_COLOR")
-    assert Console(io.StringIO(), io.StringIO(), color="never").rich().no_color
 
 
 # --- completions ---

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from durastreamd.kit.command import NO_INPUT
+from durastreamd.kit.status import NO_INPUT
 from tests.admin.harness import ROUNDS, run
 from tests.support.daemon import Daemon
 

@@ -12,7 +12,7 @@ import pytest
 
 from durastreamd.admin import frames, ls
 from durastreamd.admin.cli import COMMANDS, parser
-from durastreamd.kit import command
+from durastreamd.kit import status
 from tests.admin.harness import run
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
@@ -71,7 +71,7 @@ def test_the_page_has_the_options_of_a_command(name: str) -> None:
 
 def test_the_page_has_every_exit_status() -> None:
     statuses = {
-        value for name, value in vars(command).items() if name.isupper() and isinstance(value, int)
+        value for name, value in vars(status).items() if name.isupper() and isinstance(value, int)
     }
     assert statuses == {
         int(number) for number in re.findall(r"\.It (\d+)\n", section("EXIT STATUS"))

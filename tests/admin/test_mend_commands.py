@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from durastreamd.kit.command import CORRUPT, FOUND, LOCKED, NO_INPUT, OK, USAGE
+from durastreamd.kit.status import CORRUPT, FOUND, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import digest
 from tests.admin.harness import JSON, SMALL, run, tree

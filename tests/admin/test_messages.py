@@ -11,7 +11,8 @@ from hypothesis import given, settings, strategies as st
 
 from durastreamd.admin import messages as messages_module
 from durastreamd.admin.messages import Lines, raw_batches
-from durastreamd.kit.command import CORRUPT, LOCKED, NO_INPUT, OK, USAGE, CommandError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.protocol.json_mode import split
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from durastreamd.kit.command import INTERRUPTED, NO_INPUT, REFUSED, UNAVAILABLE, USAGE
+from durastreamd.kit.status import INTERRUPTED, NO_INPUT, NO_PERMISSION, UNAVAILABLE, USAGE
 from tests.admin.harness import BYTES, ENVIRONMENT, JSON, TEXT, Result, run
 from tests.admin.pages import Pages
 from tests.support.daemon import Daemon
@@ -167,13 +167,13 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
 
 def test_the_token_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     with Pages({"/s": [(401, "text/plain", b"no")]}) as pages:
-        assert run("tail", f"{pages.url}/s").status == REFUSED
+        assert run("tail", f"{pages.url}/s").status == NO_PERMISSION
         monkeypatch.setenv("STREAM_AUTH", "secret")
         refused = run("tail", f"{pages.url}/s")
         monkeypatch.setenv("STREAM_AUTH", "Basic xyz")
         run("tail", f"{pages.url}/s")
         assert pages.tokens == [None, "Bearer secret", "Basic xyz"]
-    assert refused.status == REFUSED
+    assert refused.status == NO_PERMISSION
     assert "secret" not in refused.err
 
 

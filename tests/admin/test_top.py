@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from durastreamd.admin import client as net, top
 from durastreamd.admin.metrics import Look, parse, quantile, rate
-from durastreamd.kit.command import NO_INPUT, UNAVAILABLE, USAGE
+from durastreamd.kit.status import NO_INPUT, UNAVAILABLE, USAGE
 from tests.admin.harness import run
 from tests.admin.pages import Page, Pages
 from tests.support.daemon import Daemon

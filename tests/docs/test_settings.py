@@ -12,6 +12,7 @@ import pytest
 
 from durastreamd.cli import STATUSES, parser
 from durastreamd.config import SETTINGS, Config, defaults_text, load
+from durastreamd.kit.status import NAMES
 from tools.settings import manual
 
 TOP = Path(__file__).parent.parent.parent
@@ -63,7 +64,7 @@ def test_the_manual_page_has_every_option() -> None:
 def test_the_manual_page_has_every_status() -> None:
     text = (MAN / "durastreamd.8").read_text()
     found = re.findall(r"^\.It (\d+) (EX_\w+)$", text, re.MULTILINE)
-    assert found == [(str(row.code), row.name) for row in sorted(STATUSES)]
+    assert found == [(str(code), NAMES[code]) for code in STATUSES]
 
 
 def test_the_quick_start_is_that_of_the_readme() -> None:

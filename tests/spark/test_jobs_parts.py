@@ -12,18 +12,11 @@ from pyspark.sql import Row
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from durastreamd.errors import DataDirectoryError
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, INTERNAL, IO_ERROR, NO_INPUT, USAGE
 from durastreamd.spark import cli
 from durastreamd.spark.jobs import audit, compact, export, files, importing, plot, stats
-from durastreamd.spark.jobs.job import (
-    CORRUPT,
-    FAILED,
-    IO_ERROR,
-    NO_INPUT,
-    USAGE,
-    Console,
-    JobError,
-    size_text,
-)
 from durastreamd.spark.segments import parse_options
 from durastreamd.storage.log import placement_at
 from tests.spark.directories import NOW, Directory, planned
@@ -52,9 +45,7 @@ URL = ("--url", "http://127.0.0.1:1")
         (["export", "--data-dir", "/nowhere", "--to", "/x"], NO_INPUT, "/nowhere is not a direct"),
         (["export", "--data-dir", "/", "--to", "/x"], NO_INPUT, "no durastreamd data directory"),
         (["export", "--data-dir", "/", "--to", "what://x"], USAGE, "neither a directory nor"),
-        (["export", *URL, "--to", "/x", "--option", "a"], USAGE, "--option takes NAME=VALUE"),
         (["export", *URL, "--to", "/x", "--option", "a=1"], USAGE, "a is no option of format"),
-        (["--conf", "a", "audit", "--data-dir", "/"], USAGE, "--conf takes KEY=VALUE, not 'a'"),
         (["stats", "--data-dir", "/", "--plot", "a.pdf"], USAGE, "ends in .svg or .png, not"),
         (["stats", "--data-dir", "/", "--plot", "/no/a.svg"], IO_ERROR, "no directory /no"),
         (["compact", *URL, "--stream", "a", "--key", "k", "--fold", "f"], USAGE, "MODULE:FUNCTION"),
@@ -72,10 +63,21 @@ def test_a_wrong_argument_is_named(arguments: list[str], status: int, says: str)
     assert "Traceback" not in err.getvalue()
 
 
-def test_sizes_are_for_people() -> None:
-    assert [size_text(size) for size in (1, 999, 1500, 2.5e6, 3e9, 4.2e12)] == [
-        "1 B", "999 B", "1.5 kB", "2.5 MB", "3.0 GB", "4.2 TB",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["export", *URL, "--to", "/x", "--option", "a"], "--option takes NAME=VALUE, not 'a'"),
+        (["--conf", "a", "audit", "--data-dir", "/"], "--conf takes KEY=VALUE, not 'a'"),
+        (["audit"], "required: --data-dir"),
+        (["guess"], "invalid choice: 'guess'"),
+    ],
+)
+def test_a_wrong_command_line_is_usage(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert (ended.value.code, says in capsys.readouterr().err) == (USAGE, True)
 
 
 # --- audit ---
@@ -194,7 +196,7 @@ def test_a_checkpoint_is_whole_or_refused(tmp_path: Path) -> None:
     assert export.load_checkpoint(tmp_path / "c") == state
     assert export.load_checkpoint(tmp_path / "none").batch == 0
     (tmp_path / "c" / export.OFFSETS).write_text("{")
-    with pytest.raises(JobError, match="is no checkpoint of an export"):
+    with pytest.raises(CommandError, match="is no checkpoint of an export"):
         export.load_checkpoint(tmp_path / "c")
 
 
@@ -274,10 +276,12 @@ def table_of(count: int) -> list[stats.StreamStats]:
 
 def test_the_table_is_aligned_and_summed_by_bucket() -> None:
     table = table_of(3)
-    lines = list(stats.lines_of(stats.HEADINGS, map(stats._cells, table)))
-    assert len({line.index("2025") for line in lines[1:]}) == 1
-    assert "3.0 kB" in lines[1]
     buckets = stats.buckets_of(table, "")
+    out = io.StringIO()
+    stats.write_tables(table, buckets, Console(out))
+    lines = out.getvalue().splitlines()
+    assert len({line.index("2025") for line in lines[1:4]}) == 1
+    assert "2.9 KiB" in lines[1]
     assert [(b.bucket, b.streams, b.messages) for b in buckets] == [("", 1, 20), ("logs", 2, 40)]
     assert [b.bucket for b in stats.buckets_of(table, "mine")] == ["mine"]
 
@@ -303,8 +307,9 @@ def test_errors_of_tasks_are_told_in_their_own_words() -> None:
     text = "blah\ndurastreamd.errors.CorruptDataError: a.log:5: record 3 does not verify\n\tat x"
     assert cli.told_by(text) == (CORRUPT, "a.log:5: record 3 does not verify")
     assert cli.told_by("[USER_RAISED_EXCEPTION] no key 'k' SQLSTATE: P0001\n") == (
-        FAILED,
+        INTERNAL,
         "no key 'k'",
     )
     assert cli.told_by("java.lang.OutOfMemoryError: heap") is None
-    assert cli.status_of(DataDirectoryError("x")) == NO_INPUT
+    assert cli.explain(DataDirectoryError("x")) == (NO_INPUT, "x")
+    assert cli.explain(RuntimeError("x")) is None

@@ -13,9 +13,13 @@ from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
 from durastreamd.errors import CorruptDataError
+from durastreamd.kit import show
+from durastreamd.kit.command import Command
+from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, OK
 from durastreamd.model.stream_state import Stream
 from durastreamd.spark.directory import Opened, disk_at, with_directory
-from durastreamd.spark.jobs.job import CORRUPT, OK, Console, Job, size_text
+from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.segments import name_of
 from durastreamd.storage import catalog, datadir, format as fmt, log
 from durastreamd.storage.blobs import BlobCheck
@@ -173,22 +177,22 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     audit = plan(root)
     tasks = tasks_of(audit.parts)
     found = list(audit.found)
-    spark = console.spark("audit") if tasks else None
+    spark = session_of(args) if tasks else None
     begin = time.monotonic()
     if spark is not None:
-        with console.progress(spark):
+        with progress_of(spark, console):
             work = spark.sparkContext.parallelize(tasks, len(tasks))
             found += work.mapPartitions(lambda batches: _verify(root, batches)).collect()
     seconds = time.monotonic() - begin
     found = _still_there(root, found)
-    for name, finding in found:
+    for name, finding in () if console.as_json else found:
         console.line(f"{name}: {finding}")
     size = sum(part.size for part in audit.parts)
     blobs = sum(part.blob is not None for part in audit.parts)
     segments = len(audit.parts) - blobs
     text = (
         f"audited {audit.streams} streams, {segments} segments, {blobs} snapshots, "
-        f"{size_text(size)} in {seconds:.1f} s ({size_text(size / max(seconds, 1e-9))}/s), "
+        f"{show.size(size)} in {seconds:.1f} s ({show.size(size / max(seconds, 1e-9))}/s), "
         f"{audit.torn_bytes} torn bytes: {len(found)} findings"
     )
     members: dict[str, object] = {
@@ -223,4 +227,6 @@ def _still_there(root: str, found: list[tuple[str, Finding]]) -> list[tuple[str,
     return again
 
 
-JOB = Job("audit", "verify every checksum of a data directory in parallel", _arguments, _run)
+COMMAND = Command(
+    "audit", "verify every checksum of a data directory in parallel", _arguments, _run
+)

@@ -22,18 +22,13 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, Row, SparkSession, functions as F  # noqa: N812
 
 from durastreamd.errors import DurastreamError
+from durastreamd.kit import show
+from durastreamd.kit.command import Command, CommandError
+from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, NO_INPUT, OK, USAGE
 from durastreamd.spark.client import Client, ServerRefusedError
-from durastreamd.spark.jobs.job import (
-    CORRUPT,
-    NO_INPUT,
-    OK,
-    USAGE,
-    Console,
-    Job,
-    JobError,
-    size_text,
-)
-from durastreamd.spark.jobs.source import OPTION, given_options
+from durastreamd.spark.jobs.job import progress_of, session_of
+from durastreamd.spark.jobs.source import add_options
 from durastreamd.spark.options import SourceOptions, parse
 from durastreamd.spark.places import Look, Streams, is_json
 
@@ -67,7 +62,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="fold, but do not publish")
     parser.add_argument("--output", metavar="FILE", help="write the snapshot to a file, too")
-    parser.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=OPTION)
+    add_options(parser)
 
 
 def load_fold(name: str) -> Fold:
@@ -75,15 +70,15 @@ def load_fold(name: str) -> Fold:
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
         reason = f"--fold takes MODULE:FUNCTION, not {name!r}"
-        raise JobError(USAGE, reason)
+        raise CommandError(USAGE, reason)
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as exc:
         reason = f"--fold {name}: {exc}; is the module on PYTHONPATH, here and on the executors?"
-        raise JobError(USAGE, reason) from exc
+        raise CommandError(USAGE, reason) from exc
     if not callable(found):
         reason = f"--fold {name} is no function"
-        raise JobError(USAGE, reason)
+        raise CommandError(USAGE, reason)
     folding: Fold = found
     return folding
 
@@ -160,10 +155,10 @@ class Compaction:
         look = self._streams.look(name)
         if look is None:
             reason = f"there is no stream {name!r} at {self._streams.url(name)}"
-            raise JobError(NO_INPUT, reason)
+            raise CommandError(NO_INPUT, reason)
         if not is_json(look.content_type):
             reason = f"stream {name!r} is {look.content_type}; only JSON can be folded by key"
-            raise JobError(USAGE, reason)
+            raise CommandError(USAGE, reason)
         return look
 
     def states(self, look: Look) -> dict[str, object]:
@@ -180,7 +175,7 @@ class Compaction:
                 f"{url} is no JSON object of keys and states, so it was not made by compact; "
                 "folding over it would lose what it holds"
             )
-            raise JobError(CORRUPT, reason)
+            raise CommandError(CORRUPT, reason)
         return found
 
     def fold(self) -> Snapshot | None:
@@ -231,16 +226,16 @@ class Compaction:
 def source_options(args: argparse.Namespace) -> dict[str, str]:
     """Return the options that read the stream."""
     chosen = {"url": args.url, "bucket": args.bucket, "subscribe": args.stream}
-    return {**{name: value for name, value in chosen.items() if value}, **given_options(args)}
+    return {**{name: value for name, value in chosen.items() if value}, **args.option}
 
 
 def _run(args: argparse.Namespace, console: Console) -> int:
     if args.fold:
         load_fold(args.fold)
     parse(SourceOptions, source_options(args))
-    spark = console.spark("compact")
+    spark = session_of(args)
     begin = time.monotonic()
-    with console.progress(spark):
+    with progress_of(spark, console):
         snapshot, published = _compact(Compaction(spark, args), console, dry=args.dry_run)
     seconds = time.monotonic() - begin
     if snapshot is None:
@@ -252,7 +247,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     done = "published" if published else "not published"
     text = (
         f"{args.stream}: {snapshot.messages:,} messages folded into {snapshot.keys:,} keys, "
-        f"{size_text(len(snapshot.body))}, {done} at {snapshot.offset} in {seconds:.1f} s"
+        f"{show.size(len(snapshot.body))}, {done} at {snapshot.offset} in {seconds:.1f} s"
     )
     members: dict[str, object] = {
         "stream": args.stream,
@@ -289,4 +284,6 @@ def _compact(
     raise AssertionError
 
 
-JOB = Job("compact", "fold a stream by key and publish it as its snapshot", _arguments, _run)
+COMMAND = Command(
+    "compact", "fold a stream by key and publish it as its snapshot", _arguments, _run
+)

@@ -20,9 +20,12 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from durastreamd.kit.command import Command, CommandError
+from durastreamd.kit.console import Console
+from durastreamd.kit.status import OK, USAGE
 from durastreamd.spark.directory import Opened, disk_at, with_directory
 from durastreamd.spark.jobs import files
-from durastreamd.spark.jobs.job import OK, USAGE, Console, Job, JobError
+from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
 from durastreamd.spark.options import SourceOptions, parse
 from durastreamd.spark.segments import SegmentOptions, chosen, parse_options
@@ -66,10 +69,10 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         datadir.read_identity(disk_at(parse_options(options).path))
     else:
         parse(SourceOptions, options)
-    spark = console.spark("export")
+    spark = session_of(args)
     spark.dataSource.register(files.FilesSink)
     begin = time.monotonic()
-    with console.progress(spark):
+    with progress_of(spark, console):
         if args.url is None:
             done = _from_directory(spark, options, target, checkpoint, args.format)
         else:
@@ -142,7 +145,7 @@ def load_checkpoint(home: Path) -> Checkpoint:
         return Checkpoint(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as exc:
         reason = f"{path} is no checkpoint of an export: {exc}; give another --checkpoint"
-        raise JobError(USAGE, reason) from exc
+        raise CommandError(USAGE, reason) from exc
 
 
 def save_checkpoint(home: Path, state: Checkpoint) -> None:
@@ -173,7 +176,7 @@ def _from_directory(
 ) -> Done:
     if "://" in checkpoint:
         reason = "the checkpoint of a data directory's export is a local directory; --checkpoint"
-        raise JobError(USAGE, reason)
+        raise CommandError(USAGE, reason)
     home = Path(checkpoint)
     state = load_checkpoint(home)
     firsts, tails = _tails(parse_options(options))
@@ -216,4 +219,6 @@ def _remove_left(target: str, prefix: str) -> None:
             place.system.delete_file(info.path)  # type: ignore[attr-defined]
 
 
-JOB = Job("export", "streams to Parquet or Delta, going on where it ended", _arguments, _run)
+COMMAND = Command(
+    "export", "streams to Parquet or Delta, going on where it ended", _arguments, _run
+)

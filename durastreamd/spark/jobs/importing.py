@@ -15,8 +15,12 @@ from typing import NamedTuple
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, functions as F  # noqa: N812
 
-from durastreamd.spark.jobs.job import NO_INPUT, OK, USAGE, Console, Job, JobError, size_text
-from durastreamd.spark.jobs.source import OPTION, given_options
+from durastreamd.kit import show
+from durastreamd.kit.command import Command, CommandError
+from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT, OK, USAGE
+from durastreamd.spark.jobs.job import progress_of, session_of
+from durastreamd.spark.jobs.source import add_options
 from durastreamd.spark.options import SinkOptions, parse
 
 AT_ONCE = 16  # files under way with --unordered; Spark shares its cores among them
@@ -62,24 +66,24 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--create", action="store_true", help="create streams that are missing")
     parser.add_argument("--unordered", action="store_true", help="import files side by side")
-    parser.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=OPTION)
+    add_options(parser)
 
 
 def sink_options(args: argparse.Namespace) -> dict[str, str]:
     """Return the options of the sink."""
     if bool(args.stream) == bool(args.stream_column):
         reason = "say where rows go: --stream NAME, or --stream-column NAME for a stream per row"
-        raise JobError(USAGE, reason)
+        raise CommandError(USAGE, reason)
     if args.format == TEXT and args.stream_column:
         reason = "a line of text names no stream; use --stream"
-        raise JobError(USAGE, reason)
+        raise CommandError(USAGE, reason)
     found = {"url": args.url, "bucket": args.bucket, "stream": args.stream}
     if args.create:
         found["createStreams"] = "true"
         if args.format == TEXT:
             found["contentType"] = "text/plain"
     found = {name: value for name, value in found.items() if value}
-    found.update(given_options(args))
+    found.update(args.option)
     if args.format == TEXT:
         found.setdefault("lineSep", "\n")
     parse(SinkOptions, found)  # wrong ones are told before a JVM is started
@@ -94,10 +98,10 @@ def list_files(spark: SparkSession, paths: list[str]) -> list[File]:
         found = [File(row.path, row.length, row.ms) for row in rows.collect()]
     except AnalysisException as exc:
         reason = f"cannot find the files: {exc.getMessage() or exc}"
-        raise JobError(NO_INPUT, reason) from None
+        raise CommandError(NO_INPUT, reason) from None
     if not found:
         reason = f"there are no files in {', '.join(paths)}"
-        raise JobError(NO_INPUT, reason)
+        raise CommandError(NO_INPUT, reason)
     return sorted(found)
 
 
@@ -113,7 +117,7 @@ def rows_of(spark: SparkSession, file: File, kind: str, column: str) -> DataFram
         rows = spark.read.parquet(file.path)
         if column and column not in rows.columns:
             reason = f"{file.path} has no column {column!r}; it has {', '.join(rows.columns)}"
-            raise JobError(USAGE, reason)
+            raise CommandError(USAGE, reason)
         value = F.to_json(F.struct(*[name for name in rows.columns if name != column]))
         columns = [value.alias("value")]
         if column:
@@ -130,7 +134,7 @@ def rows_of(spark: SparkSession, file: File, kind: str, column: str) -> DataFram
 
 def _run(args: argparse.Namespace, console: Console) -> int:
     options = sink_options(args)
-    spark = console.spark("import", LAYOUT)
+    spark = session_of(args, LAYOUT)
     for key, value in LAYOUT.items():
         spark.conf.set(key, value)
     begin = time.monotonic()
@@ -142,7 +146,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         writer.options(txnAppId=producer_of(file, args.id), txnVersion="0").save()
         console.note(f"{file.path}: done")
 
-    with console.progress(spark):
+    with progress_of(spark, console):
         if args.unordered:
             with ThreadPoolExecutor(AT_ONCE, initializer=_enter, initargs=(spark,)) as pool:
                 for _ in pool.map(one, files):
@@ -153,7 +157,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     seconds = time.monotonic() - begin
     size = sum(file.size for file in files)
     text = (
-        f"imported {len(files)} files, {size_text(size)} in {seconds:.1f} s; each row is there once"
+        f"imported {len(files)} files, {show.size(size)} in {seconds:.1f} s; each row is there once"
     )
     members: dict[str, object] = {
         "files": len(files),
@@ -171,4 +175,6 @@ def _enter(spark: SparkSession) -> None:
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001
 
 
-JOB = Job("import", "files of JSON lines, text or Parquet into streams, once", _arguments, _run)
+COMMAND = Command(
+    "import", "files of JSON lines, text or Parquet into streams, once", _arguments, _run
+)

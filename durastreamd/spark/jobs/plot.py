@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from durastreamd.spark.jobs.job import IO_ERROR, USAGE, JobError, size_text
+from durastreamd.kit import show
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import IO_ERROR, USAGE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,10 +28,10 @@ def check(path: str) -> None:
     """Refuse a picture that could not be written, before the work."""
     if Path(path).suffix.lower() not in KINDS:
         reason = f"--plot takes a file that ends in {' or '.join(KINDS)}, not {path!r}"
-        raise JobError(USAGE, reason)
+        raise CommandError(USAGE, reason)
     if not Path(path).absolute().parent.is_dir():
         reason = f"--plot: there is no directory {Path(path).absolute().parent}"
-        raise JobError(IO_ERROR, reason)
+        raise CommandError(IO_ERROR, reason)
 
 
 def draw(path: str, table: list[StreamStats], bins: list[Bin], width_ms: int) -> None:
@@ -119,7 +121,7 @@ def _sizes(axes: Axes, names: list[str], table: list[StreamStats], colours: dict
     axes.barh(places, [held[name] for name in names], color=[colours[n] for n in names], height=0.7)
     largest = max(held.values()) or 1
     for place, name in zip(places, names, strict=True):
-        label = f"{size_text(held[name])}, {messages[name]:,} messages"
+        label = f"{show.size(held[name])}, {messages[name]:,} messages"
         axes.text(held[name] + largest * 0.01, place, label, va="center")
     axes.set_yticks(places, [_short(name) for name in names])
     axes.invert_yaxis()

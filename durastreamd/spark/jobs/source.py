@@ -2,9 +2,7 @@
 
 import argparse
 
-from durastreamd.spark.jobs.job import USAGE, JobError
-
-OPTION = "an option of the format, as NAME=VALUE; may be given several times"
+from durastreamd.kit.command import Pairs
 
 
 def add_source(parser: argparse.ArgumentParser, *, server: bool = True) -> None:
@@ -22,19 +20,13 @@ def add_source(parser: argparse.ArgumentParser, *, server: bool = True) -> None:
     parser.add_argument(
         "--pattern", metavar="REGEX", default="", help="streams whose whole name matches"
     )
-    parser.add_argument("--option", metavar="NAME=VALUE", action="append", default=[], help=OPTION)
+    add_options(parser)
 
 
-def given_options(args: argparse.Namespace) -> dict[str, str]:
-    """Return the options given as NAME=VALUE."""
-    found = {}
-    for text in args.option:
-        name, equals, value = text.partition("=")
-        if not equals:
-            reason = f"--option takes NAME=VALUE, not {text!r}"
-            raise JobError(USAGE, reason)
-        found[name] = value
-    return found
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what hands any option of the format on."""
+    told = "an option of the format, as NAME=VALUE; may be given several times"
+    parser.add_argument("--option", metavar="NAME=VALUE", action=Pairs, default={}, help=told)
 
 
 def source_options(args: argparse.Namespace) -> dict[str, str]:
@@ -49,4 +41,4 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
         found["url"] = args.url
     else:
         found["path"] = args.data_dir
-    return {**found, **given_options(args)}
+    return {**found, **args.option}

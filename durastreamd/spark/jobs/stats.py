@@ -6,8 +6,7 @@ terabyte of messages costs megabytes of reading.
 
 import argparse
 import time
-from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import cbor2
@@ -17,11 +16,15 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
 from durastreamd.engine.engine import Engine
+from durastreamd.kit import show
+from durastreamd.kit.command import Command, CommandError
+from durastreamd.kit.console import Console
+from durastreamd.kit.status import NO_INPUT, OK
 from durastreamd.model.records import APPEND, CREATE
 from durastreamd.model.stream_state import Stream
 from durastreamd.spark.directory import Opened, with_directory
 from durastreamd.spark.jobs import plot
-from durastreamd.spark.jobs.job import NO_INPUT, OK, Console, Job, JobError, size_text
+from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
 from durastreamd.spark.segment_plan import Piece
 from durastreamd.spark.segment_read import Batch, Losses, PieceReader
@@ -201,18 +204,23 @@ def bins(records: DataFrame, table: list[StreamStats]) -> tuple[list[Bin], int]:
 
 # --- the table ---
 
-Row = tuple[str, ...]
-HEADINGS = ("stream", "messages", "bytes", "per s", "first", "last", "longest gap", "producers")
-
-
-def lines_of(headings: Row, cells: Iterable[Row]) -> Iterator[str]:
-    """Yield a table as text, columns aligned."""
-    rows = [headings, *cells]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
-    for row in rows:
-        left = row[0].ljust(widths[0])
-        right = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        yield "  ".join([left, *right]).rstrip()
+_STREAMS = (
+    show.Column("stream"),
+    show.Column("messages", number=True),
+    show.Column("bytes", number=True),
+    show.Column("per s", number=True),
+    show.Column("first", number=True),
+    show.Column("last", number=True),
+    show.Column("longest gap", number=True),
+    show.Column("producers", number=True),
+)
+_BUCKETS = (
+    show.Column("bucket"),
+    show.Column("streams", number=True),
+    show.Column("messages", number=True),
+    show.Column("bytes", number=True),
+    show.Column("per s", number=True),
+)
 
 
 class BucketStats(NamedTuple):
@@ -250,44 +258,34 @@ def buckets_of(table: list[StreamStats], bucket: str) -> list[BucketStats]:
     ]
 
 
-def _bucket_lines(buckets: list[BucketStats]) -> Iterator[str]:
-    cells = [
-        (
-            row.bucket or "(no bucket)",
-            f"{row.streams:,}",
-            f"{row.messages:,}",
-            size_text(row.bytes),
-            f"{row.rate:,.1f}",
-        )
-        for row in buckets
-    ]
-    return lines_of(("bucket", "streams", "messages", "bytes", "per s"), cells)
+def write_tables(table: list[StreamStats], buckets: list[BucketStats], console: Console) -> None:
+    """Write a line for each stream, then one for each bucket."""
+    show.table(console, _STREAMS, [_stream_cells(stats) for stats in table])
+    console.line("")
+    show.table(console, _BUCKETS, [_bucket_cells(stats) for stats in buckets])
 
 
-def _cells(stats: StreamStats) -> tuple[str, ...]:
+def _bucket_cells(stats: BucketStats) -> tuple[str, ...]:
     return (
-        stats.stream,
+        show.name(stats.bucket) or "(no bucket)",
+        f"{stats.streams:,}",
         f"{stats.messages:,}",
-        size_text(stats.bytes),
-        f"{stats.rate:,.1f}" if stats.last_ms > stats.first_ms else "-",
-        time_text(stats.first_ms),
-        time_text(stats.last_ms),
-        _duration(stats.gap_ms),
-        f"{stats.producers:,}",
+        show.size(stats.bytes),
+        f"{stats.rate:,.1f}",
     )
 
 
-def time_text(time_ms: int) -> str:
-    """Return a time for people."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _duration(length_ms: int) -> str:
-    seconds = length_ms / 1000
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
+def _stream_cells(stats: StreamStats) -> tuple[str, ...]:
+    return (
+        show.name(stats.stream),
+        f"{stats.messages:,}",
+        show.size(stats.bytes),
+        f"{stats.rate:,.1f}" if stats.last_ms > stats.first_ms else "-",
+        show.moment(stats.first_ms, "seconds"),
+        show.moment(stats.last_ms, "seconds"),
+        show.duration(stats.gap_ms),
+        f"{stats.producers:,}",
+    )
 
 
 # --- the job ---
@@ -303,28 +301,28 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         plot.check(args.plot)
     options = {"valueType": "binary", **source_options(args)}
     producers = producers_of(parse_options(options))
-    spark = console.spark("stats")
+    spark = session_of(args)
     begin = time.monotonic()
-    with console.progress(spark):
+    with progress_of(spark, console):
         spark.dataSource.register(RecordSource)
         records = spark.read.format(RecordSource.name()).options(**options).load().cache()
         table = figures(records, producers)
         if not table:
             reason = "there are no messages in what was chosen"
-            raise JobError(NO_INPUT, reason)
+            raise CommandError(NO_INPUT, reason)
         if args.plot is not None:
             found, width = bins(records, table)
             plot.draw(args.plot, table, found, width)
         records.unpersist()
     buckets = buckets_of(table, args.bucket)
-    for line in (*lines_of(HEADINGS, map(_cells, table)), "", *_bucket_lines(buckets)):
-        console.line(line)
+    if not console.as_json:
+        write_tables(table, buckets, console)
     seconds = time.monotonic() - begin
     messages, size = sum(row.messages for row in table), sum(row.bytes for row in table)
     text = (
-        f"{len(table)} streams, {messages:,} messages, {size_text(size)}, "
-        f"{time_text(min(row.first_ms for row in table))} to "
-        f"{time_text(max(row.last_ms for row in table))} UTC; took {seconds:.1f} s"
+        f"{len(table)} streams, {messages:,} messages, {show.size(size)}, "
+        f"{show.moment(min(row.first_ms for row in table), 'seconds')} to "
+        f"{show.moment(max(row.last_ms for row in table), 'seconds')}; took {seconds:.1f} s"
     )
     members: dict[str, object] = {
         "messages": messages,
@@ -337,6 +335,6 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     return OK
 
 
-JOB = Job(
+COMMAND = Command(
     "stats", "messages, bytes, rates, gaps and producers, as table and plot", _arguments, _run
 )
