@@ -90,7 +90,8 @@ def _file(found: Opened, stream: Stream, position: int) -> dict[str, object]:
     stored = found.stored.get(owner.id)
     if stored is None or position >= stored.flushed:
         return {"file": fmt.JOURNAL_DIR}  # no checkpoint has covered it yet
-    base = max(base for base in log.bases(found.engine.disk, owner.id) if base <= position)
+    bases = log.bases(found.engine.disk, owner.id, stored.base)
+    base = max(base for base in bases if base <= position)
     return {"file": fmt.segment_path(owner.id, base), "file_position": position - base}
 
 

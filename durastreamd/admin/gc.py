@@ -63,7 +63,8 @@ def _garbage(disk: RealDisk, args: argparse.Namespace) -> list[str]:
 
 
 def _unreferenced(seen: Examination) -> list[str]:
-    return [*seen.found.leftovers, *orphans(seen.found, seen.census)]
+    cutting = [finding.path for finding in seen.found.orphans]
+    return [*seen.found.leftovers, *cutting, *orphans(seen.found, seen.census)]
 
 
 def _quarantined(disk: RealDisk, args: argparse.Namespace) -> list[str]:

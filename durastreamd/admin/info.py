@@ -144,7 +144,8 @@ class _Segment(NamedTuple):
 
 
 def _bases(engine: Engine, stream: Stream) -> list[int]:
-    return log.bases(engine.disk, stream.id) if engine.placements[stream.id].made else []
+    place = engine.placements[stream.id]
+    return log.bases(engine.disk, stream.id, place.base) if place.made else []
 
 
 def _segment(found: Opened, stream: Stream, base: int) -> _Segment:

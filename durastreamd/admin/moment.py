@@ -136,7 +136,7 @@ def _segments_lacking(engine: Engine, stream: int, lowest: int) -> Iterator[str]
     place = engine.placements[stream]
     if not place.made:
         return
-    bases = [base for base in log.bases(engine.disk, stream) if base <= place.base]
+    bases = log.bases(engine.disk, stream, place.base)
     if place.base not in bases or bases[0] > lowest:
         yield fmt.stream_dir(stream)
         return

@@ -96,7 +96,7 @@ class _Segment:
 def _bases(engine: Engine, stream: Stream, start: int) -> list[int]:
     """Return the bases of the segments from the one that holds ``start`` on."""
     place = engine.placements[stream.id]
-    bases = [base for base in log.bases(engine.disk, stream.id) if base <= place.base]
+    bases = log.bases(engine.disk, stream.id, place.base)
     at = bisect_right(bases, start) - 1
     if at < 0 or bases[-1] != place.base:
         where = fmt.stream_dir(stream.id)

@@ -389,6 +389,7 @@ class _Planning:
             out += [path for path in paths if path not in self._kept]
         out += [path for path in found.foreign if path not in out]
         out += [path for path in found.leftovers if path not in out]
+        out += [orphan.path for orphan in found.orphans]
         for pieces in self._aside.values():
             out += [p.path for p in pieces if p.path and p.path not in out]
         plan.out = list(dict.fromkeys(out))

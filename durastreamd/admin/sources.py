@@ -92,7 +92,7 @@ class Directory:
     def stream(self, stream: int) -> Iterator[Found]:
         """Yield every entry of a stream's indexes, then what only the journal has of it."""
         last = -1
-        for base in log.bases(self.disk, stream):
+        for base in log.files(self.disk, stream):
             for found in self._index(stream, base):
                 lsn = found.fields.get("lsn")
                 last = max(last, lsn if isinstance(lsn, int) else -1)

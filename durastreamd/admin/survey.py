@@ -62,6 +62,7 @@ class Survey:
         self.files: dict[int, StreamFiles] = {}
         self.leftovers: list[str] = []  # files of ours that nothing refers to any more
         self.foreign: list[str] = []
+        self.orphans: list[Finding] = []  # indexes that would cut a segment in two
         # the catalogue
         self.claims: dict[int, Claim] = {}
         self.buckets: dict[str, int] = {}

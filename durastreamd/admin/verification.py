@@ -40,7 +40,7 @@ from durastreamd.admin.survey_catalog import read_catalog
 from durastreamd.admin.survey_journal import read_journal
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Stream
-from durastreamd.storage import format as fmt
+from durastreamd.storage import format as fmt, log
 from durastreamd.storage.checksum import payload_seed
 from durastreamd.storage.disk import Disk
 
@@ -65,7 +65,21 @@ def survey(disk: Disk) -> Survey:
     read_identity(found, catalogs, journals)
     read_catalog(found, catalogs, set(journals))
     read_journal(found, journals)
+    _set_orphans_apart(found)
     return found
+
+
+def _set_orphans_apart(found: Survey) -> None:
+    """Take indexes that cut a segment out of what the streams have; see ``storage.log``."""
+    for stream, (state, place) in found.claims.items():
+        files = found.files.get(stream)
+        if files is None or not place.made:
+            continue
+        for base in log.orphan_indexes(found.disk, stream, place.base, *files[:2]):
+            files.indexes.remove(base)
+            path = fmt.index_path(stream, base)
+            detail = "an index inside another's segment, left by a flush that failed"
+            found.orphans.append(Finding(path, 0, "orphan", detail, state.key, harmless=True))
 
 
 def in_turn(disk: Disk) -> Runner:
@@ -95,7 +109,7 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     """Verify a data directory; what was seen on the way is for a repair."""
     found = survey(disk)
     census = take_census(found)
-    findings = [*found.findings, *census.findings]
+    findings = [*found.findings, *census.findings, *found.orphans]
     claims = {claim.stream.id: claim for claim in _chosen(found, census, scope)}
     tasks = [task for claim in claims.values() for task in tasks_of(found, claim, scope)]
     forks = forks_of(census.streams)

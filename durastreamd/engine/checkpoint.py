@@ -169,28 +169,42 @@ def flush(engine: Engine) -> Steps:
 
 
 def flush_slice(engine: Engine, streams: list[Stream]) -> Generator[Job, object, None]:
-    """Write the hot records of a few streams to their files."""
+    """Write the hot records of a few streams to their files.
+
+    What succeeded is recorded before a failure is reported: the files have it, whatever became of
+    the streams beside it.
+    """
     jobs = [job for stream in streams if (job := _prepare(engine, stream)) is not None]
     if not jobs:
         return
     done = yield partial(_flush_jobs, engine.disk, jobs)
     assert isinstance(done, list)
+    failures: list[WriteFailedError] = []
     for job, flushed in zip(jobs, done, strict=True):
-        stream = engine.namespace.by_id.get(job.stream)
         if isinstance(flushed, WriteFailedError):
-            raise flushed
-        engine.unsynced_files.update(dict.fromkeys(flushed.files))
-        if flushed.new_directory:
-            _mark_directories(engine, job)
-        if stream is not None:
-            engine.placements[stream.id] = flushed.placement
-            frames = engine.hot[stream.id]
-            for frame in frames[: len(job.frames)]:
-                engine.hot_bytes -= frame.size
-            del frames[: len(job.frames)]
-            if not frames:
-                del engine.hot[stream.id]
-            engine.rest(stream)
+            failures.append(flushed)
+        else:
+            _record_flushed(engine, job, flushed)
+    if failures:
+        raise failures[0]
+
+
+def _record_flushed(engine: Engine, job: log.FlushJob, flushed: log.Flushed) -> None:
+    """Note what a job left in the files; its stream may have ended meanwhile."""
+    engine.unsynced_files.update(dict.fromkeys(flushed.files))
+    if flushed.new_directory:
+        _mark_directories(engine, job)
+    stream = engine.namespace.by_id.get(job.stream)
+    if stream is None:
+        return
+    engine.placements[stream.id] = flushed.placement
+    frames = engine.hot[stream.id]
+    for frame in frames[: len(job.frames)]:
+        engine.hot_bytes -= frame.size
+    del frames[: len(job.frames)]
+    if not frames:
+        del engine.hot[stream.id]
+    engine.rest(stream)
 
 
 def _mark_directories(engine: Engine, job: log.FlushJob) -> None:
@@ -336,7 +350,8 @@ def _remove_files(engine: Engine, cut: _Cut) -> Steps:
         drop = None if engine.opening else engine.superseded.pop(stream, [])
         if drop and (shown := [path for path in drop if path in keep]):
             engine.superseded[stream] = shown  # a fork shows it still
-        yield partial(trim, engine.disk, stream, below, keep, drop)
+        active = engine.placements[stream].base
+        yield partial(trim, engine.disk, stream, active, below, keep, drop)
         engine.unsynced_directories[fmt.stream_dir(stream)] = None
 
 
@@ -353,9 +368,11 @@ def blobs_kept(engine: Engine, stream: Stream) -> set[str]:
     return kept
 
 
-def trim(disk: Disk, stream: int, below: int, keep: set[str], drop: list[str] | None) -> None:
+def trim(
+    disk: Disk, stream: int, active: int, below: int, keep: set[str], drop: list[str] | None
+) -> None:
     """Remove segments wholly below a position, and snapshot files that nobody shows any more."""
-    log.remove_below(disk, stream, below)
+    log.remove_below(disk, stream, active, below)
     directory = fmt.stream_dir(stream)
     for name in disk.names(directory):
         path = f"{directory}/{name}"

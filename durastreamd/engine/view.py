@@ -122,8 +122,7 @@ class View:
         found = self._bases.get(level.stream)
         if found is None:
             # A segment that began after this view was made is not part of it.
-            bases = log.bases(self._disk, level.stream)
-            found = [base for base in bases if base <= level.placement.base]
+            found = log.bases(self._disk, level.stream, level.placement.base)
             self._bases[level.stream] = found
         return found
 

@@ -106,7 +106,7 @@ def gathered(pieces: list[Piece], piece_bytes: int) -> list[tuple[Piece, ...]]:
 
 def segments_at(disk: RealDisk, owner: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
     """Yield (base, low, high) of each segment that holds bytes of [low, high)."""
-    bases = log.bases(disk, owner)
+    bases = log.bases(disk, owner, high)
     if not bases or bases[0] > low:
         raise CorruptDataError(fmt.stream_dir(owner), low, "no segment holds this position")
     for base, following in pairwise([*bases, max(high, bases[-1]) + 1]):

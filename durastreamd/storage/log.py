@@ -14,9 +14,15 @@ again from the journal) and then replay goes on as if nothing had been flushed s
 *shorter* than its placement has lost durable bytes: that is damage.
 
 Flushing writes at fixed positions and changes the placement only when everything was taken, so a
-flush that fails (a full disk) is simply done again later.
+flush that fails (a full disk) is simply done again later. What the failed one left beyond is cut
+off then: a file that was flushed ends where its placement says.
+
+A segment begins with its index; its bytes follow with the next flush. So the active segment may
+have an index alone. Any other index without a segment that lies inside the segment before it is an
+orphan: a flush of an older version failed after writing it, and the segment really began later.
 """
 
+from bisect import bisect_right
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -155,17 +161,60 @@ def _write(disk: Disk, path: str, data: list[bytes | memoryview], position: int)
         handle = disk.open(path, write=True, create=True)
     try:
         write_parts(disk, handle, data, position)
+        end = position + sum(map(len, data))
+        if disk.size(handle) > end:
+            disk.truncate(handle, end)  # an attempt that failed had more to write
     finally:
         disk.release(handle)
 
 
-def bases(disk: Disk, stream: int) -> list[int]:
-    """Return the base positions of a stream's segments, in order.
+def files(disk: Disk, stream: int) -> list[int]:
+    """Return the base positions that a stream's files name, in order."""
+    names = disk.names(fmt.stream_dir(stream))
+    return sorted({*fmt.numbered(names, ".idx"), *fmt.numbered(names, ".log")})
+
+
+def bases(disk: Disk, stream: int, active: int) -> list[int]:
+    """Return the base positions of a stream's segments up to the active one, in order.
 
     A segment whose index is lost still counts: its bytes can be read without it.
     """
     names = disk.names(fmt.stream_dir(stream))
-    return sorted({*fmt.numbered(names, ".idx"), *fmt.numbered(names, ".log")})
+    segments, indexes = fmt.numbered(names, ".log"), fmt.numbered(names, ".idx")
+    orphans = set(orphan_indexes(disk, stream, active, indexes, segments))
+    found = {*segments, *indexes} - orphans
+    return sorted(base for base in found if base <= active)
+
+
+def orphan_indexes(
+    disk: Disk, stream: int, active: int, indexes: list[int], segments: list[int]
+) -> list[int]:
+    """Return the indexes among a stream's files that lie inside another's segment.
+
+    One whose segment is lost is none: the segment before it ends where it begins.
+    """
+    whole = sorted(segments)
+    bare = sorted(base for base in {*indexes} - {*segments} if base < active)
+    found = []
+    for base in bare:
+        before = bisect_right(whole, base) - 1
+        if before >= 0:
+            path = fmt.segment_path(stream, whole[before])
+            if whole[before] + file_size(disk, path) > base:
+                found.append(base)
+    return found
+
+
+def file_size(disk: Disk, path: str) -> int:
+    """Return the length of a file, 0 where there is none."""
+    try:
+        handle = disk.open(path)
+    except FileNotFoundError:
+        return 0
+    try:
+        return disk.size(handle)
+    finally:
+        disk.release(handle)
 
 
 def cut_back(disk: Disk, stream: int, place: Placement) -> bool:
@@ -212,15 +261,11 @@ def remove(disk: Disk, stream: int) -> None:
         disk.remove_directory(directory)
 
 
-def remove_below(disk: Disk, stream: int, position: int) -> int:
-    """Remove segments that lie wholly below a position; return how many bytes that freed."""
-    found = bases(disk, stream)
-    freed = 0
-    for base, following in pairwise(found):
-        if following > position:
-            break
-        for path in (fmt.segment_path(stream, base), fmt.index_path(stream, base)):
-            if disk.exists(path):
-                disk.unlink(path)
-        freed += following - base
-    return freed
+def remove_below(disk: Disk, stream: int, active: int, position: int) -> None:
+    """Remove segments that lie wholly below a position, and orphans among them."""
+    passed = [after for _, after in pairwise(bases(disk, stream, active)) if after <= position]
+    for base in files(disk, stream) if passed else ():
+        if base < passed[-1]:
+            for path in (fmt.segment_path(stream, base), fmt.index_path(stream, base)):
+                if disk.exists(path):
+                    disk.unlink(path)

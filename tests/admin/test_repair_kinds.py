@@ -7,7 +7,7 @@ import pytest
 from durastreamd.admin.findings import Finding
 from durastreamd.admin.repair_apply import mark_of, repairs
 from durastreamd.model.records import Append, Mark
-from durastreamd.storage import format as fmt
+from durastreamd.storage import format as fmt, log
 from tests.support.damage import (
     flip,
     losses_of,
@@ -435,3 +435,38 @@ def test_a_mark_of_damage_is_cleared_and_the_frames_set_aside_come_back() -> Non
     fields = opened(disk)["/d"]
     assert fields[DATA] == b"record 2.record 3."
     assert dict(fields[PRODUCERS]) == {"p": (0, 3)}  # type: ignore[call-overload]
+
+
+def leave_orphan(disk: MovingDisk) -> None:
+    """Put an index of /a's inside its first segment."""
+    engine = start(disk.survivor())[0]
+    stream = engine.namespace.by_key["/a"]
+    stream.detail = engine.load_detail(stream)
+    log.begin_segment(disk, 1, 100, engine.state_frame(stream)._replace(start=100))
+
+
+def test_an_index_that_cuts_a_segment_is_found_and_goes_to_quarantine(
+    world: World, disk: MovingDisk
+) -> None:
+    """Left by a flush of an older version that failed; every byte is there, and stays."""
+    leave_orphan(disk)
+    orphan = fmt.index_path(1, 100)
+    found = verified(disk)
+    assert [(f.path, f.kind, f.stream) for f in found if f.kind == "orphan"] == [
+        (orphan, "orphan", "/a")
+    ]
+    assert orphan in planned(disk).out
+    expected = opened(disk.survivor())
+    repaired(disk)
+    assert orphan not in disk.files()
+    assert shown(opened(disk)) == shown(expected)
+
+
+def test_an_index_that_cuts_a_segment_goes_with_other_damage(
+    world: World, disk: MovingDisk
+) -> None:
+    leave_orphan(disk)
+    put(disk, fmt.index_path(2, 0), b"")
+    plan = repaired(disk)
+    assert fmt.index_path(1, 100) in plan.out
+    assert shown(opened(disk))["/a"].data == shown(dump(world.engine))["/a"].data

@@ -1,10 +1,12 @@
 """Checkpoints and flushes: what they leave behind, and that they may overlap with anything."""
 
+import errno
+
 import pytest
 
 from durastreamd.engine import checkpoint as cp
 from durastreamd.errors import WriteFailedError
-from durastreamd.storage import format as fmt
+from durastreamd.storage import format as fmt, log
 from tests.support.fault_disk import FaultDisk
 from tests.support.sim_disk import SimDisk
 from tests.support.world import World, dump, start
@@ -146,3 +148,72 @@ def test_streams_at_rest_hold_no_handle() -> None:
     disk = engine.disk
     assert isinstance(disk, SimDisk)
     assert disk.open_handles == 2  # the lock and the journal
+
+
+class PickyDisk(SimDisk):
+    """Refuses to write to some files."""
+
+    refused: tuple[str, ...] = ()
+
+    def pwrite(self, handle: int, data: bytes | memoryview, position: int) -> int:
+        if self._paths[handle] in self.refused:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+        return super().pwrite(handle, data, position)
+
+
+def whole(world: World, key: str) -> bytes:
+    view = world.engine.view(world.engine.namespace.by_key[key])
+    assert [end for _, end in view.messages(0)][-1] == view.tail
+    return view.read(0, view.tail)
+
+
+@pytest.mark.parametrize("order", [("/a", "/b"), ("/b", "/a")])
+def test_a_failed_job_takes_nothing_along_that_succeeded_beside_it(order: tuple[str, ...]) -> None:
+    """The beginning of a segment was forgotten, and the next one's bytes could not be found."""
+    disk = PickyDisk()
+    world = World(disk)
+    for key in order:
+        world.create(key)
+        world.append(key, b"1" * 50)
+    world.checkpoint()
+    written = dict.fromkeys(order, b"1" * 50)
+    broken = world.engine.namespace.by_key["/a"].id
+    for number in range(4):
+        for key in order:
+            world.append(key, b"%d" % number * 120)
+            written[key] += b"%d" % number * 120
+        disk.refused = (fmt.segment_path(broken, 0),) if number < 3 else ()
+        if disk.refused:
+            with pytest.raises(WriteFailedError):
+                world.flush()
+        else:
+            world.flush()
+        assert {key: whole(world, key) for key in order} == written
+    expected = dump(world.engine)
+    world.reopen()
+    assert {key: whole(world, key) for key in order} == written
+    world.checkpoint()
+    assert dump(world.engine) == expected
+    assert {key: whole(world, key) for key in order} == written
+
+
+def test_a_directory_with_an_orphan_index_of_an_older_version_is_served() -> None:
+    world = World()
+    world.create("/a")
+    for number in range(6):
+        world.append("/a", b"%d" % number * 90)
+        if number % 3 == 2:
+            world.checkpoint()
+    stream = world.engine.namespace.by_key["/a"]
+    assert world.engine.placements[stream.id].base > 180
+    expected = dump(world.engine)
+    state = world.engine.state_frame(stream)._replace(start=180)
+    log.begin_segment(world.disk, stream.id, 180, state)
+    assert dump(world.engine) == expected
+    world.reopen()
+    assert dump(world.engine) == expected
+    world.publish("/a", 270, b"folded")  # retention looks at the segments, too
+    expected = dump(world.engine)
+    for _ in range(2):
+        world.checkpoint()
+        assert dump(world.engine) == expected

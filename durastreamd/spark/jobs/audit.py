@@ -128,7 +128,7 @@ def _name(stream: Stream) -> str:
 
 def _parts(found: Opened, stream: Stream, place: log.Placement) -> Iterator[Part]:
     name = _name(stream)
-    bases = [base for base in log.bases(found.disk, stream.id) if base <= place.base]
+    bases = log.bases(found.disk, stream.id, place.base)
     if place.made and place.base not in bases:
         bases.append(place.base)  # the verifier says that it is missing
     for base, following in pairwise([*bases, place.flushed]) if place.made else ():
