@@ -461,7 +461,7 @@ def test_a_failing_disk_leaves_nothing_or_everything(
     args, data = WAYS[way]
     disk = FaultDisk()
     world, before = base_world(disk)
-    disk.fail_at, disk.fault, disk.persistent = disk.calls + at, fault, persistent
+    disk.fail_at, disk.fault, disk.period = disk.calls + at, fault, int(persistent)
     legal = [AFTER[way]]
     try:
         bring_in(world.engine, args, (io.BytesIO(data), "in"), {})

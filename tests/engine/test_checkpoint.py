@@ -63,7 +63,7 @@ def test_a_failed_checkpoint_keeps_its_marks_and_is_done_again() -> None:
     world = World(disk)
     world.create("/a")
     world.append("/a", b"x" * 100)
-    disk.fail_at, disk.persistent, disk.fault, disk.only = disk.calls + 4, True, 28, ("pwrite",)
+    disk.fail_at, disk.period, disk.fault, disk.only = disk.calls + 4, 1, 28, ("pwrite",)
     with pytest.raises(WriteFailedError):
         world.checkpoint()
     disk.fail_at = 0

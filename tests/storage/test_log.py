@@ -42,7 +42,7 @@ def test_a_flush_after_a_failed_one_leaves_no_byte_of_it() -> None:
     ).placement
     second = frame(10, b"y" * 10, 2)
     disk.fault, disk.only = SHORT, ("pwrite",)
-    disk.fail_at, disk.persistent = disk.calls + 4, True  # open, bytes, release, open, entries
+    disk.fail_at, disk.period = disk.calls + 4, 1  # open, bytes, release, open, entries
     failing = log.FlushJob(STREAM, place, [second], state(20, 4000), rolls=False)
     with pytest.raises(WriteFailedError):
         log.flush(disk, failing)
@@ -101,7 +101,7 @@ def test_a_new_index_that_could_not_be_written_is_taken_back() -> None:
     disk = disk_with(FaultDisk)
     assert isinstance(disk, FaultDisk)
     log.make_directories(disk, STREAM)
-    disk.fault, disk.only, disk.persistent = errno.ENOSPC, ("pwrite",), True
+    disk.fault, disk.only, disk.period = errno.ENOSPC, ("pwrite",), 1
     disk.fail_at = disk.calls + 1
     with pytest.raises(WriteFailedError):
         log.begin_segment(disk, STREAM, 50, state(50, 10))

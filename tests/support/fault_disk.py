@@ -1,4 +1,4 @@
-"""A disk whose n-th operation fails: once, or from then on."""
+"""A disk whose n-th operation fails: once, again and again, or from then on."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ class FaultDisk(SimDisk):
 
     fail_at = 0
     fault: int | str = errno.EIO
-    persistent = False
+    period = 0  # after how many more operations it fails again; 1 is from then on, 0 never
     only: tuple[str, ...] = _COUNTED
     calls = 0
     fired = 0
@@ -44,14 +44,18 @@ class FaultDisk(SimDisk):
     def _counted(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object, **options: object) -> object:
             self.calls += 1
-            due = self.fail_at and (
-                self.calls == self.fail_at or (self.persistent and self.calls > self.fail_at)
-            )
-            if not due or name not in self.only:
+            if not self._due or name not in self.only:
                 return method(*arguments, **options)
             return self._fail(name, method, arguments)
 
         return call
+
+    @property
+    def _due(self) -> bool:
+        past = self.calls - self.fail_at
+        if not self.fail_at or past < 0:
+            return False
+        return past % self.period == 0 if self.period else past == 0
 
     def _fail(
         self, name: str, method: Callable[..., object], arguments: tuple[object, ...]
