@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
 from durastreamd.service.access.options import AccessOptions
-from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
+from durastreamd.service.limits import AUTO, CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.operating.space import DiskOptions
 from durastreamd.streams.registry import StreamLimits
 
@@ -18,11 +18,22 @@ class ServerOptions:
     listen: Annotated[
         tuple[str, ...], "host:port, unix:/path or fd:number; sockets from systemd replace it"
     ] = ("127.0.0.1:4437",)
+    hosts: Annotated[
+        tuple[str, ...],
+        "names clients may call it by, besides loopback ones and those in listen; *: any, auto: "
+        "any if tokens are needed or other hosts can connect",
+    ] = (AUTO,)
     data_dir: Annotated[
         str, "made if it is not there; empty: $STATE_DIRECTORY, else ./durastream-data"
     ] = ""
     read_only: Annotated[bool, "serve a backup or a mounted copy: nothing is written, 405"] = False
     drain_s: Annotated[float, "how long running requests may take to end after SIGTERM"] = 10.0
+
+    def __post_init__(self) -> None:
+        for name in self.hosts:
+            if "/" in name or not name:
+                msg = f"hosts: {name!r} is not the name of a host, such as streams.example.org"
+                raise ValueError(msg)
 
 
 @dataclass(frozen=True)

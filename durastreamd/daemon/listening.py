@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 from durastreamd.config import Config, ConfigError, TlsOptions
 from durastreamd.http.listener import Listener, adopt, open_tcp, open_unix, tls_context
 from durastreamd.notify import PassedSocket
-from durastreamd.service.access.options import check_exposure, read_jwt, read_tokens
+from durastreamd.service.access.options import check_exposure, is_local, read_jwt, read_tokens
+from durastreamd.service.access.visitors import Visitors
 
 PORT_MAX = 65_535
 
@@ -121,6 +122,22 @@ def hosts_of(listeners: list[Listener]) -> list[str]:
     """Return the IP addresses that are listened on."""
     names = [listener.sock.getsockname() for listener in listeners]
     return [str(name[0]) for name in names if isinstance(name, tuple)]
+
+
+def visitors_of(config: Config, hosts: list[str]) -> Visitors:
+    """Return who is welcome on a server that listens on these IP addresses."""
+    named = [parse(address) for address in config.server.listen]
+    local = all(is_local(host) for host in hosts)
+    # What is open without a token is meant for everybody on a public server, and for whoever
+    # works on this host otherwise; a page is not one of those.
+    tokens = config.access.restricted and not (local and config.access.anonymous)
+    return Visitors(
+        config.cors,
+        config.server.hosts,
+        tokens=tokens,
+        local=local,
+        names=tuple(address.place for address in named if address.kind == "tcp"),
+    )
 
 
 def addresses(listeners: list[Listener]) -> list[str]:

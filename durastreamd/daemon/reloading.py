@@ -9,7 +9,10 @@ from durastreamd.config import SETTINGS, Config
 T = TypeVar("T")
 
 # Sections and settings that SIGHUP puts in force; the rest is read at the start only.
-RELOADABLE = ("log", "tls", "reads", "writes", "cors", "access", "disk", "server.drain_s")
+RELOADABLE = (
+    *("log", "tls", "reads", "writes", "cors", "access", "disk"),
+    *("server.drain_s", "server.hosts"),
+)
 
 # Looks at new settings and raises if they cannot be used; what it returns puts them in force and
 # does not fail.

@@ -18,7 +18,14 @@ import trio
 
 from durastreamd import logs
 from durastreamd.config import Config, ConfigError, Loaded
-from durastreamd.daemon.listening import addresses, hosts_of, listeners_of, refuse_exposure, tls_of
+from durastreamd.daemon.listening import (
+    addresses,
+    hosts_of,
+    listeners_of,
+    refuse_exposure,
+    tls_of,
+    visitors_of,
+)
 from durastreamd.daemon.recovering import Opened, Progress, open_data
 from durastreamd.daemon.reloading import Reloads
 from durastreamd.daemon.status import Status
@@ -116,7 +123,8 @@ class Daemon:
         listeners = listeners_of(config, plan.manager.sockets)
         refuse_exposure(listeners, config)
         self.names, self._hosts = addresses(listeners), hosts_of(listeners)
-        common = self.app.common_headers()
+        self.app.visitors = visitors_of(config, self._hosts)
+        common = self.app.visitors.common
         self.server = Server(listeners, config.http, common_headers=common, quick=self.app.quick)
         self.status = Status(self.server, self.app, self.streams, self.space)
         self._watch(opened)
@@ -210,7 +218,8 @@ class Daemon:
     def _register_reloads(self) -> None:
         """Say who takes new settings; everything else needs a restart."""
         self.reloads.add(("log",), self._prepare_log)
-        self.reloads.add(("reads", "writes", "cors"), self._prepare_limits)
+        self.reloads.add(("reads", "writes"), self._prepare_limits)
+        self.reloads.add(("cors", "server.hosts"), self._prepare_visitors)
         self.reloads.add(("access",), self._prepare_access)
         self.reloads.add(("disk",), self._prepare_disk)
         self.reloads.add(("server.drain_s",), lambda _: lambda: None)
@@ -246,6 +255,15 @@ class Daemon:
             if not changed:
                 return
             self.app.reconfigure(limits_of(config))
+
+        return apply
+
+    def _prepare_visitors(self, config: Config) -> Callable[[], None]:
+        """Who is welcome depends on the tokens as well."""
+        visitors = visitors_of(config, self._hosts)
+
+        def apply() -> None:
+            self.app.visitors = visitors
             self._refresh_server()
 
         return apply
@@ -258,7 +276,7 @@ class Daemon:
 
     def _refresh_server(self) -> None:
         handler = self.app.access_log.around(self.app)
-        self.server.reconfigure(handler, self.app.common_headers())
+        self.server.reconfigure(handler, self.app.visitors.common)
 
     def _prepare_disk(self, config: Config) -> Callable[[], None]:
         def apply() -> None:
@@ -277,4 +295,4 @@ class Daemon:
 
 def limits_of(config: Config) -> Limits:
     """Return what the service is bounded by."""
-    return Limits(config.reads, config.writes, config.cors)
+    return Limits(config.reads, config.writes)

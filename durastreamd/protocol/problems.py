@@ -120,6 +120,14 @@ STREAM_CLOSED = _row(
     "STREAM_CLOSED", 409, "Stream Closed",
     "The stream was closed and takes no more data; it can still be read.",
 )  # fmt: skip
+FOREIGN_PAGE = _row(
+    "FOREIGN_PAGE", 403, "Foreign Page",
+    "A web page of this origin may not use this server; its operator can name it in cors.origins.",
+)  # fmt: skip
+MISDIRECTED = _row(
+    "MISDIRECTED", 421, "Misdirected Request",
+    "The server does not go by the name in Host; call it by another or add it to server.hosts.",
+)  # fmt: skip
 STALE_EPOCH = _row(
     "STALE_EPOCH", 403, "Stale Producer Epoch",
     "A newer epoch of this producer has written; claim the epoch after Producer-Epoch.",

@@ -1,5 +1,6 @@
 """Outcomes as HTTP answers: one table for all of them."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from durastreamd.protocol import outcomes as oc, problems
@@ -20,6 +21,32 @@ class Answer(NamedTuple):
     status: int
     headers: Fields
     body: bytes = b""
+
+
+# What a browser shows or plays and never runs. Anything else that somebody stored may hold scripts,
+# now or in a browser to come, and would run them as if the server had written them.
+_PASSIVE = frozenset(
+    (
+        "application/json",
+        "application/octet-stream",
+        "application/x-ndjson",
+        "text/csv",
+        "text/event-stream",
+        "text/markdown",
+        "text/plain",
+    )
+)
+_PASSIVE_KINDS = ("audio/", "font/", "image/", "video/")
+HARMLESS = (b"Content-Security-Policy", b"sandbox; default-src 'none'")
+
+
+@lru_cache(maxsize=256)
+def typed(kind: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the headers that say what a client's own bytes are, and that they are not to run."""
+    field = (b"Content-Type", kind)
+    media = kind.decode("latin-1").partition(";")[0].strip().lower()
+    shown = media.startswith(_PASSIVE_KINDS) and not media.endswith("xml")
+    return (field,) if shown or media in _PASSIVE else (field, HARMLESS)
 
 
 def next_offset(position: int) -> tuple[bytes, bytes]:

@@ -13,7 +13,7 @@ from durastreamd.errors import (
     WriteFailedError,
 )
 from durastreamd.http.errors import RefusedError
-from durastreamd.http.exchange import CommonHeaders, Exchange, Phase, Reply, Request
+from durastreamd.http.exchange import Exchange, Phase, Reply, Request
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX, Place, place_of
@@ -24,10 +24,11 @@ from durastreamd.service.access.gate import Gate, Permit
 from durastreamd.service.access.grants import READ
 from durastreamd.service.access.guard import SAFE, Guard
 from durastreamd.service.access.options import AccessOptions
+from durastreamd.service.access.visitors import Visitors
 from durastreamd.service.answers import RETRY_S, Answer, Fields, answer_append
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
-from durastreamd.service.limits import CorsOptions, ReadLimits, WriteLimits
+from durastreamd.service.limits import ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
 from durastreamd.service.operating.access_log import AccessLog
 from durastreamd.service.operating.counts import CATCH_UP, LONG_POLL, SSE, Counts
@@ -42,18 +43,6 @@ from durastreamd.streams.registry import Streams
 logger = logging.getLogger(__name__)
 
 METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
-_ALLOWED = (
-    "Authorization, Content-Type, If-None-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
-    "Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
-    "Stream-Fork-Sub-Offset, Producer-Id, Producer-Epoch, Producer-Seq"
-)
-_EXPOSED = (
-    "Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
-    "Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Snapshot-Offset, Producer-Epoch, "
-    "Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
-    "WWW-Authenticate, Content-Encoding, Vary, Cache-Control, Stream-Message-Count, "
-    "Stream-Byte-Count, Stream-At-Offset, Stream-At-Message, Stream-At-Byte"
-)
 
 
 class Limits(NamedTuple):
@@ -61,7 +50,6 @@ class Limits(NamedTuple):
 
     reads: ReadLimits = ReadLimits()
     writes: WriteLimits = WriteLimits()
-    cors: CorsOptions = CorsOptions()
 
 
 class App:
@@ -73,6 +61,7 @@ class App:
         limits: Limits | None = None,
         guard: Guard | None = None,
         access_log: AccessLog | None = None,
+        visitors: Visitors | None = None,
     ) -> None:
         limits = limits or Limits()
         self._streams = streams
@@ -80,7 +69,7 @@ class App:
         self.lag = LagMeter()
         self.guard = guard or Guard()
         self.access_log = access_log or AccessLog()
-        self._cors = limits.cors
+        self.visitors = visitors or Visitors()
         reader = self._reader = Reader(streams)
         self._writes = Writes(streams, reader, limits.writes, counts)
         self._reads = Reads(streams, reader, limits.reads, counts)
@@ -91,13 +80,10 @@ class App:
         self.operations = Operations(streams, self.live, counts, self.lag)
         self.gate: Gate | None = None
         self._private = False  # no cache between may keep answers
-        self._restricted = "*" not in limits.cors.origins
 
     def reconfigure(self, limits: Limits) -> None:
         """Serve new requests by these limits; those under way go on by theirs."""
         streams, reader, counts = self._streams, self._reader, self._counts
-        self._cors = limits.cors
-        self._restricted = "*" not in limits.cors.origins
         self._writes = Writes(streams, reader, limits.writes, counts)
         self._snapshots = Snapshots(streams, reader, limits.writes)
         self._reads = Reads(streams, reader, limits.reads, counts)
@@ -131,32 +117,14 @@ class App:
         """Admit requests by these options and the files they name, from now on."""
         self.prepare_access(options, mutual_tls=mutual_tls)()
 
-    # --- headers that every answer has ---
-
-    def common_headers(self, origin: bytes | None = None) -> Fields:
-        """Return the headers of every answer to a page of this origin."""
-        fields: Fields = [
-            (b"X-Content-Type-Options", b"nosniff"),
-            (b"Cross-Origin-Resource-Policy", b"cross-origin"),
-        ]
-        allowed = b"*"
-        if self._restricted:
-            fields.append((b"Vary", b"Origin"))
-            if origin is None or origin.decode("latin-1") not in self._cors.origins:
-                return fields
-            allowed = origin
-        fields.append((b"Access-Control-Allow-Origin", allowed))
-        fields.append((b"Access-Control-Expose-Headers", _EXPOSED.encode()))
-        return fields
-
     # --- the handler ---
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer one exchange."""
-        if self._restricted:
-            origin = exchange.request.headers.get(b"origin")
-            exchange.common = CommonHeaders(self.common_headers(origin))
         try:
+            common = self.visitors.admit(exchange.request)
+            if common is not None:
+                exchange.common = common
             if self.gate is None:
                 await self._route(exchange)
             else:
@@ -182,7 +150,9 @@ class App:
         Declines whatever it does not like the look of: the ordinary way says what is wrong.
         """
         path = request.path
-        if self._restricted or not path.startswith(PREFIX) or self.access_log.notes_all:
+        if not path.startswith(PREFIX) or self.access_log.notes_all:
+            return False
+        if not self.visitors.passes(request):
             return False
         counts = self._counts
         begun = counts.begin_append()
@@ -307,14 +277,8 @@ class App:
         return stream
 
     async def _preflight(self, exchange: Exchange) -> None:
-        methods = (READING if self.guard.read_only else METHODS).encode()
-        fields: Fields = [
-            (b"Access-Control-Allow-Methods", methods),
-            (b"Access-Control-Allow-Headers", _ALLOWED.encode()),
-            (b"Access-Control-Max-Age", b"%d" % self._cors.max_age_s),
-            (b"Allow", methods),
-        ]
-        await exchange.respond(204, fields)
+        methods = READING if self.guard.read_only else METHODS
+        await exchange.respond(204, self.visitors.preflight(methods))
 
 
 def _problem_of(exc: ProblemError | DurastreamError) -> ProblemError:

@@ -13,7 +13,7 @@ from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, json_mode, problems
 from durastreamd.protocol.requests import ProblemError, query_of
-from durastreamd.service.answers import CLOSED, Fields, next_offset
+from durastreamd.service.answers import CLOSED, HARMLESS, Fields, next_offset
 from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE
 from durastreamd.service.snapshots import PIECE_BYTES, Blob, snapshot_offset
 from durastreamd.streams.registry import Streams
@@ -38,6 +38,7 @@ class Bootstrap:
         boundary = f"durastream-{secrets.token_hex(16)}"
         fields: Fields = [
             (b"Content-Type", f"multipart/mixed; boundary={boundary}".encode()),
+            HARMLESS,
             next_offset(stream.tail),
             UP_TO_DATE,
             NOT_CACHED,

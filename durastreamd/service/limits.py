@@ -53,9 +53,27 @@ class WriteLimits:
     parse_inline_bytes: Annotated[int, "a larger JSON body is checked in a thread"] = 64 * 1024
 
 
+# Words that stand for many names or origins.
+ANY = "*"
+AUTO = "auto"
+LOOPBACK = "loopback"
+
+
 @dataclass(frozen=True)
 class CorsOptions:
-    """Which pages may use the server from a browser; "*" is any."""
+    """Which pages may use the server from a browser."""
 
-    origins: Annotated[tuple[str, ...], "as browsers send them: https://example.org"] = ("*",)
+    origins: Annotated[
+        tuple[str, ...],
+        "such as https://example.org; *: any, loopback: pages of this host, auto: any if tokens or "
+        "JWTs are needed, else loopback",
+    ] = (AUTO,)
     max_age_s: Annotated[int, "without it every write pays a preflight"] = 86_400
+
+    def __post_init__(self) -> None:
+        for origin in self.origins:
+            scheme, found, host = origin.partition("://")
+            whole = found and scheme and host and "/" not in host
+            if not whole and origin not in (ANY, AUTO, LOOPBACK, "null"):
+                msg = f"origins: {origin!r} is not what browsers send, such as https://example.org"
+                raise ValueError(msg)

@@ -10,7 +10,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.content_type import media_type
 from durastreamd.protocol.requests import EPOCH, ReadHead, accepts_gzip
-from durastreamd.service.answers import CLOSED, Fields, next_offset
+from durastreamd.service.answers import CLOSED, Fields, next_offset, typed
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.operating.counts import CATCH_UP, Counts
 from durastreamd.service.reader import Page, Reader, array_length
@@ -30,7 +30,7 @@ _COMPRESSIBLE = ("text/", "application/json", "application/xml", "application/x-
 def metadata(stream: Stream) -> Fields:
     """Return the headers of HEAD."""
     fields = [
-        (b"Content-Type", stream.content_type.encode()),
+        *typed(stream.content_type.encode()),
         next_offset(stream.tail),
         NOT_CACHED,
         (b"ETag", etag(stream, 0, stream.tail, closed=stream.closed)),
@@ -111,7 +111,7 @@ class Reads:
             form = _form(exchange, json=stream.json)
             encoding = "gzip" if not form and self._compresses(exchange, stream, page) else ""
             kind = form or stream.content_type.encode()
-            fields = [(b"Content-Type", kind), next_offset(page.end)]
+            fields = [*typed(kind), next_offset(page.end)]
             fixed = page.end == stop and self._cached in extra
             if fixed:
                 # From a fixed start to a fixed end: these bytes never change.

@@ -12,7 +12,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, offsets, outcomes as oc, problems
 from durastreamd.protocol.names import Place
 from durastreamd.protocol.requests import ProblemError, content_type_of
-from durastreamd.service.answers import Fields, next_offset, refusal_of
+from durastreamd.service.answers import Fields, next_offset, refusal_of, typed
 from durastreamd.service.buckets import not_allowed
 from durastreamd.service.limits import WriteLimits
 from durastreamd.service.reader import Reader
@@ -77,7 +77,7 @@ class Snapshots:
             raise ProblemError(problems.SNAPSHOT_NOT_FOUND, detail)
         self._streams.touch(stream)
         fields: Fields = [
-            (b"Content-Type", snapshot.content_type.encode()),
+            *typed(snapshot.content_type.encode()),
             snapshot_offset(position),
             next_offset(position),
             NOT_CACHED,

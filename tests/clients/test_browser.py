@@ -1,4 +1,4 @@
-"""Headless Chromium over TLS and HTTP/2, from a page of another origin."""
+"""Headless Chromium: pages of this host over TLS and HTTP/2, and a page of another site."""
 
 import ssl
 from collections.abc import Iterator
@@ -80,3 +80,40 @@ def test_a_page_of_another_origin_reads_binary_sse_as_bytes(
     with Program(command) as browser:
         assert browser.told("seen")["seen"] == [0, 255, 254]
         assert browser.told("protocols")["protocols"] == ["h2"]
+
+
+@pytest.mark.usefixtures("_chromium")
+def test_a_page_of_another_site_neither_reads_nor_changes_anything(
+    daemon: Daemon, prepared_node: Node
+) -> None:
+    url = daemon.stream("private")
+    with httpx.Client(headers=TEXT) as client:
+        assert client.put(url, content="mine").status_code == 201
+        with Program(prepared_node.script("browser.mjs", "foreign", url)) as browser:
+            tried = browser.told("tried")["tried"]
+            browser.told("protocols")
+        assert tried == {
+            "read": "failed",
+            "simple": "failed",
+            "append": "failed",
+            "remove": "failed",
+            "make": "failed",
+            "image": "failed",
+            "script": "failed",
+            "form": "sent",
+            "rebound": "opaque",  # sent, and refused without the page's knowing
+        }
+        assert client.get(f"{url}?offset=-1").text == "mine"
+        assert client.head(f"{url}-new").status_code == 404
+        assert client.head(url).headers["Stream-Byte-Count"] == "4"
+
+
+@pytest.mark.usefixtures("_chromium")
+def test_stored_html_does_not_run(daemon: Daemon, prepared_node: Node) -> None:
+    url = daemon.stream("page")
+    body = "<title>shown</title><script>document.title = 'ran'</script>"
+    kind = {"Content-Type": "text/html"}
+    assert httpx.put(url, content=body, headers=kind).status_code == 201
+    with Program(prepared_node.script("browser.mjs", "stored", url)) as browser:
+        assert browser.told("title")["title"] == "shown"
+        browser.told("protocols")

@@ -17,6 +17,7 @@ import trio
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.server import Server
+from durastreamd.service.access.visitors import Visitors
 from durastreamd.service.app import App, Limits
 from durastreamd.streams.registry import StreamLimits
 from tests.support.held_writer import Bench
@@ -232,12 +233,13 @@ async def serving(
     http: HttpLimits | None = None,
     options: EngineOptions | None = None,
     streams: StreamLimits | None = None,
+    visitors: Visitors | None = None,
 ) -> AsyncIterator[Site]:
     """Serve for the length of an async with block; in the end every task has gone by itself."""
     bench = Bench(options, streams)
     bench.streams.clock = now_ms
-    app = App(bench.streams, limits)
-    server = Server([], http, common_headers=app.common_headers(), quick=app.quick)
+    app = App(bench.streams, limits, visitors=visitors)
+    server = Server([], http, common_headers=app.visitors.common, quick=app.quick)
     async with bench.running(), trio.open_nursery() as nursery:
         await nursery.start(server.serve, app)
         site = Site(bench, app, server)

@@ -23,7 +23,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
 
 def note(site: Site, mode: str) -> None:
     site.app.access_log.mode = mode
-    site.server.reconfigure(site.app.access_log.around(site.app), site.app.common_headers())
+    site.server.reconfigure(site.app.access_log.around(site.app), site.app.visitors.common)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,8 @@ import gzip
 import pytest
 from trio.testing import MockClock
 
-from durastreamd.service.app import METHODS, Limits
+from durastreamd.service.access.visitors import Visitors
+from durastreamd.service.app import METHODS
 from durastreamd.service.limits import CorsOptions
 from tests.service.harness import BINARY, JSON, PREFIX, TEXT, Reply, Site, serving
 
@@ -22,6 +23,10 @@ SHOWN = (
     "Vary Cache-Control"
 )
 LONG = b"hello gzip " * 200
+
+
+def pages(*origins: str) -> Visitors:
+    return Visitors(CorsOptions(origins=origins))
 
 
 def names(value: str) -> set[str]:
@@ -57,7 +62,7 @@ async def test_any_page_may_read_every_answer(autojump_clock: MockClock, site: S
 
 
 async def test_configured_page_may_read_every_answer(autojump_clock: MockClock) -> None:
-    async with serving(Limits(cors=CorsOptions(origins=("https://other.example", PAGE)))) as site:
+    async with serving(visitors=pages("https://other.example", PAGE)) as site:
         for reply in await every_answer(site, {"Origin": PAGE}):
             assert reply["Access-Control-Allow-Origin"] == PAGE
             assert "Origin" in reply.all("Vary")
@@ -66,7 +71,7 @@ async def test_configured_page_may_read_every_answer(autojump_clock: MockClock) 
 
 @pytest.mark.parametrize("status", [413])
 async def test_configured_page_may_read_that_its_request_was_too_long(status: int) -> None:
-    async with serving(Limits(cors=CorsOptions(origins=(PAGE,)))) as site:
+    async with serving(visitors=pages(PAGE)) as site:
         if status == 413:  # a client that cannot read it repeats its upload for ever
             head = {**TEXT, "Origin": PAGE, "Content-Length": "67108865"}
             reply = await site.raw("POST", PREFIX + "s", head)
@@ -77,12 +82,29 @@ async def test_configured_page_may_read_that_its_request_was_too_long(status: in
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", PAGE + ".evil", PAGE.upper()])
-async def test_other_page_may_read_no_answer(autojump_clock: MockClock, origin: str) -> None:
-    async with serving(Limits(cors=CorsOptions(origins=(PAGE,)))) as site:
-        for head in ({"Origin": origin}, {}):
-            for reply in await every_answer(site, head):
+async def test_other_page_is_served_nothing(autojump_clock: MockClock, origin: str) -> None:
+    async with serving(visitors=pages(PAGE)) as site:
+        head = {"Origin": origin}
+        await site.make("s", TEXT, b"kept")
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+            for target in ("s", "s/snapshot/0000000000000000", "new"):
+                reply = await site.ask(method, target, {**TEXT, **head}, b"")
+                assert reply.status == (204 if method == "OPTIONS" else 403), method
                 assert reply.get("Access-Control-Allow-Origin") is None
                 assert "Origin" in reply.all("Vary")
+                if method not in ("HEAD", "OPTIONS"):
+                    assert reply.json["code"] == "FOREIGN_PAGE"
+                    assert "cors.origins" in reply.json["detail"]
+        assert (await site.get("s?offset=-1")).body == b"kept"
+        assert (await site.get("new")).status == 404
+
+
+async def test_whoever_is_no_page_is_served(autojump_clock: MockClock) -> None:
+    async with serving(visitors=pages(PAGE)) as site:
+        for reply in await every_answer(site, {}):
+            assert reply.get("Access-Control-Allow-Origin") is None
+            assert reply["Cross-Origin-Resource-Policy"] == "same-site"
+            assert "Origin" in reply.all("Vary")
 
 
 async def test_preflight_allows_every_header_of_the_protocol(site: Site) -> None:
@@ -97,7 +119,7 @@ async def test_preflight_allows_every_header_of_the_protocol(site: Site) -> None
 
 
 async def test_events_carry_the_headers_for_pages(autojump_clock: MockClock) -> None:
-    async with serving(Limits(cors=CorsOptions(origins=(PAGE,)))) as site:
+    async with serving(visitors=pages(PAGE)) as site:
         await site.make("s", BINARY, b"\x00")
         reply = await (await site.open("s?offset=-1&live=sse", {"Origin": PAGE})).head()
         assert reply["Access-Control-Allow-Origin"] == PAGE

@@ -1,6 +1,7 @@
 """The real process: tokens over TLS, both versions of HTTP, mutual TLS, where it may listen."""
 
 import json
+import signal
 import ssl
 import subprocess
 import sys
@@ -56,6 +57,57 @@ def test_tokens_over_tls_on_both_versions_and_nowhere_in_the_log(tmp_path: Path)
     log = daemon.stderr() + (tmp_path / "durastreamd.stdout").read_text()
     for secret in ("Bearer", "t0ken"):
         assert secret not in log
+
+
+def test_as_shipped_pages_of_other_sites_get_nothing(tmp_path: Path) -> None:
+    evil = "https://evil.example"
+    text = {"Content-Type": "text/plain"}
+    socket_path = tmp_path / "s.sock"
+    with Daemon(tmp_path, arguments=["--listen", f"unix:{socket_path}"]) as daemon:
+        name = "/v1/stream/s"
+        with httpx.Client(base_url=daemon.url) as http:
+            assert http.put(name, headers=text, content=b"mine").status_code == 201
+            ways = ("GET", "POST", "PUT", "DELETE")
+            for method in ways:
+                head = {**text, "Origin": evil}
+                done = http.request(
+                    method, name, headers=head, content=b"" if method == "GET" else b"x"
+                )
+                assert (done.status_code, done.json()["code"]) == (403, "FOREIGN_PAGE")
+                assert "Access-Control-Allow-Origin" not in done.headers
+                done = http.request(method, name, headers={**text, "Host": "evil.example"})
+                assert (done.status_code, done.json()["code"]) == (421, "MISDIRECTED")
+                assert "server.hosts" in done.json()["detail"]
+            preflight = http.options(name, headers={"Origin": evil})
+            assert preflight.status_code == 204
+            assert "Access-Control-Allow-Origin" not in preflight.headers
+            page = {**text, "Origin": "http://localhost:3000"}
+            done = http.post(name, headers=page, content=b" too")
+            assert done.headers["Access-Control-Allow-Origin"] == page["Origin"]
+            assert http.get(name + "?offset=-1").content == b"mine too"
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path))) as http:
+            there = "http://streams.example/v1/stream/s"
+            assert http.get(there + "?offset=-1").content == b"mine too"
+            assert http.delete(there, headers={"Origin": evil}).status_code == 403
+
+
+def test_names_and_pages_are_reloaded_and_tokens_open_to_all(tmp_path: Path) -> None:
+    file, tokens = tmp_path / "a.toml", write(tmp_path / "tokens", TOKENS)
+    file.write_text("")
+    proxied = {"Host": "streams.example", "Origin": "https://app.example"}
+    with Daemon(tmp_path, arguments=["--config", str(file)]) as daemon:
+        assert httpx.get(daemon.url + "/health", headers=proxied).status_code == 421
+        file.write_text("[server]\nhosts = ['streams.example']\n")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("changed: server.hosts")
+        assert httpx.get(daemon.url + "/health", headers=proxied).status_code == 403
+        since = len(daemon.stderr())
+        file.write_text(f"[access]\ntokens_file = '{tokens}'\n")
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("reloaded", since)
+        open_to_all = httpx.get(daemon.url + "/health", headers=proxied)
+        assert open_to_all.status_code == 200
+        assert open_to_all.headers["Access-Control-Allow-Origin"] == "*"
 
 
 def test_a_client_without_a_certificate_does_not_get_in(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ const PAGE = `<!doctype html><meta charset="utf-8"><script type="importmap">
 </script>`
 const FLAGS = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+  "--host-resolver-rules=MAP evil.example 127.0.0.1",
   "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]
 
@@ -115,6 +116,50 @@ const scenarios = {
       return await reading
     }, url)
     say({ seen })
+  },
+
+  // A page of another site, and a name of its own that leads here: what it tries, what it learns.
+  async foreign(page) {
+    await page.goto(`http://evil.example:${server.address().port}/`)
+    const tried = await page.evaluate(async (url) => {
+      const text = { "Content-Type": "text/plain" }
+      const rebound = url.replace(/\/\/[^:/]+/, "//evil.example")
+      const ask = (target, options) =>
+        fetch(target, options).then((r) => r.status || r.type, () => "failed")
+      const embed = (tag, link) => new Promise((resolve) => {
+        const made = document.createElement(tag)
+        made.onload = () => resolve("loaded")
+        made.onerror = () => resolve("failed")
+        made[link] = url
+        document.body.append(made)
+      })
+      const form = () => new Promise((resolve) => {
+        document.body.insertAdjacentHTML("beforeend",
+          `<iframe name="into"></iframe><form method="post" enctype="text/plain" target="into"
+           action="${url}"><input name="a" value="b"></form>`)
+        document.querySelector("iframe").onload = () => resolve("sent")
+        document.querySelector("form").submit()
+      })
+      return {
+        read: await ask(`${url}?offset=-1`),
+        simple: await ask(url, { method: "POST", mode: "no-cors", headers: text, body: "evil" }),
+        append: await ask(url, { method: "POST", headers: text, body: "evil" }),
+        remove: await ask(url, { method: "DELETE" }),
+        make: await ask(`${url}-new`, { method: "PUT", headers: text }),
+        image: await embed("img", "src"),
+        script: await embed("script", "src"),
+        form: await form(),
+        rebound: await ask(rebound, { method: "POST", mode: "no-cors", headers: text, body: "x" }),
+      }
+    }, url)
+    say({ tried })
+  },
+
+  // Stored HTML, opened as a document: its script must not run.
+  async stored(page) {
+    await page.goto(`${url}?offset=-1`)
+    await page.waitForTimeout(300)
+    say({ title: await page.title() })
   },
 }
 

@@ -121,6 +121,11 @@ def read_jwt(options: AccessOptions) -> Verifier | None:
 # --- where it may listen ---
 
 
+def is_local(host: str) -> bool:
+    """Tell whether only this host can connect to an IP address."""
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
 def check_exposure(hosts: list[str], options: AccessOptions, *, mutual_tls: bool = False) -> None:
     """Refuse to be reached from beyond this host by everybody, unless that was said.
 
@@ -129,7 +134,7 @@ def check_exposure(hosts: list[str], options: AccessOptions, *, mutual_tls: bool
     if options.restricted or options.allow_anonymous or mutual_tls:
         return
     for host in hosts:
-        if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        if not is_local(host):
             message = (
                 f"listening on {host} would let everybody who can reach it read and write: set "
                 "access.tokens_file, access.jwt_key_file, access.jwt_jwks_file or tls.client_ca, "
