@@ -137,7 +137,7 @@ class Daemon:
         operations.metrics.statistics = self.server.statistics
         operations.metrics.recovery = opened.recovery
         if self.config.server.read_only:
-            operations.readiness.notes["read-only"] = "Every write is refused."
+            operations.readiness.notice("read-only", lambda: "Every write is refused.")
             return
         operations.metrics.room = space
         full = "The disk is nearly full; appends are refused."

@@ -34,10 +34,11 @@ from durastreamd.protocol import Data
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.catalog import CatalogWriter
 from durastreamd.storage.checksum import payload_sum
-from durastreamd.storage.disk import Disk
+from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.handles import HandleTable
 from durastreamd.storage.index import HEADER_BYTES, IndexReader
 from durastreamd.storage.journal import JournalWriter
+from durastreamd.storage.proofs import Proofs
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Engine:
         self.uuid = uuid
         self.namespace = Namespace()
         self.handles = HandleTable(disk, options.handles_max)
+        self.proofs = Proofs(disk, self.handles, options.proof_bytes_max)
         self.journal: JournalWriter
         self.catalog: CatalogWriter
         self.lock = -1
@@ -72,6 +74,7 @@ class Engine:
         self.opening = True
         # Streams that must keep their detail (an actor is at work), and readers' claims on files.
         self.awake: set[int] = set()
+        self.damaged: dict[int, None] = {}  # streams that are refused
         self.pins: dict[int, int] = {}
 
     # --- writing ---
@@ -155,6 +158,7 @@ class Engine:
         self.placements.pop(stream.id, None)
         self.dirty.pop(stream.id, None)
         self.removed[stream.id] = None
+        self.damaged.pop(stream.id, None)
         if stream.source in self.namespace.by_id:
             self.trimmed[stream.source] = None
 
@@ -201,13 +205,13 @@ class Engine:
             high = min(high, low)
             level = self.namespace.by_id.get(level.source) if level.source else None
         levels.reverse()
-        return View(self.disk, self.handles, levels, stream)
+        return View(self.disk, self.proofs, levels, stream)
 
     @contextmanager
     def reading(self, stream: Stream) -> Iterator[View]:
         """Lend a view whose files stay until the with block ends, whatever is deleted meanwhile."""
         view = self.view(stream)
-        held = []
+        held: list[int] = []
         level: Stream | None = stream
         while level is not None:
             held.append(level.id)
@@ -216,11 +220,34 @@ class Engine:
             self.pins[held_id] = self.pins.get(held_id, 0) + 1
         try:
             yield view
+        except CorruptDataError as exc:
+            self.note_damage(exc)
+            raise
         finally:
             for held_id in held:
                 self.pins[held_id] -= 1
                 if not self.pins[held_id]:
                     del self.pins[held_id]
+
+    # --- damage ---
+
+    def note_damage(self, found: CorruptDataError) -> None:
+        """Refuse the stream whose file does not verify, from now on and for good.
+
+        That stream may be an ancestor of the one that was read. Only the first finding is told.
+        """
+        stream = self.namespace.by_id.get(fmt.stream_of(found.file) or 0)
+        if stream is not None:
+            self.mark_damaged(stream, str(found))
+
+    def mark_damaged(self, stream: Stream, reason: str) -> None:
+        """Refuse a stream from now on; its row keeps why."""
+        if stream.damage:
+            return
+        logger.error("stream %016x is damaged: %s", stream.id, reason)
+        stream.damage = f"{reason}; run `dsadmin verify` and `dsadmin repair`"
+        self.damaged[stream.id] = None
+        self.dirty[stream.id] = None
 
     # --- state for the files ---
 
@@ -243,19 +270,15 @@ def read_detail(disk: Disk, stream: int, place: log.Placement) -> tuple[Detail, 
     if not place.made:
         return Detail(), place.base
     path = fmt.index_path(stream, place.base)
-    try:
+    with faults_of(path):
         handle = disk.open(path)
-    except FileNotFoundError as exc:
-        raise CorruptDataError(path, 0, "the index is missing") from exc
+
+    def read(size: int, position: int) -> bytes:
+        with faults_of(path):
+            return disk.pread(handle, min(size, place.index_bytes - position), position)
+
     try:
-        reader = IndexReader(
-            lambda size, position: disk.pread(
-                handle, min(size, place.index_bytes - position), position
-            ),
-            stream,
-            place.base,
-            place.index_bytes,
-        )
+        reader = IndexReader(read, stream, place.base, place.index_bytes)
         try:
             folded = fold(reader, place.state_at)
         except CorruptDataError as exc:

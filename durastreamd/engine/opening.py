@@ -162,6 +162,8 @@ class _Opening:
             if row[0] == cp.STREAM:
                 stream = Stream.from_row(row[1])  # type: ignore[arg-type]
                 engine.namespace.add(stream)
+                if stream.damage:
+                    engine.damaged[stream.id] = None
                 engine.placements[stream.id] = log.Placement(*row[2])  # type: ignore[misc]
         engine.namespace.next_id = max(engine.namespace.next_id, loaded.commit.next_id)
         engine.applied_id = loaded.commit.next_id - 1
@@ -288,10 +290,10 @@ class _Opening:
 
     def _mark_damaged(self, stream_id: int, reason: str) -> None:
         stream = self._engine.namespace.by_id.get(stream_id)
-        logger.error("stream %016x is damaged: %s", stream_id, reason)
-        if stream is not None and not stream.damage:
-            stream.damage = f"{reason}; run `dsadmin verify` and `dsadmin repair`"
-            self._engine.dirty[stream_id] = None
+        if stream is not None:
+            self._engine.mark_damaged(stream, reason)
+        else:
+            logger.error("stream %016x is damaged: %s", stream_id, reason)
 
     # --- 4: quarantine ---
 

@@ -28,6 +28,9 @@ class EngineOptions:
     handles_max: Annotated[
         int, "open segment files; a quarter of the usual soft limit", POSITIVE
     ] = 512
+    proof_bytes_max: Annotated[
+        int, "sums of verified blocks: of 100 GB, or of 40,000 small streams", POSITIVE
+    ] = 16 * MIB
     syncs_max: Annotated[
         int, "dirty files beyond which one sync of the file system is cheaper", POSITIVE
     ] = 32

@@ -1,9 +1,10 @@
 """A stream's bytes as of one moment: from memory, from its segments, from the streams it forked.
 
 A view is made in one go by the engine, costs no system call, and stays true: it names only
-committed bytes, and those never change. Its methods read files and may block, so they are called
-from a worker thread, or with ``wait`` set to False: then they raise ColdReadError instead of
-waiting for the disk.
+committed bytes, and those never change. What it takes from files is verified on the way
+(``storage.proofs``), each time. Its methods read files and may block, so they are called from a
+worker thread, or with ``wait`` set to False: then they raise ColdReadError instead of waiting for
+the disk.
 """
 
 from bisect import bisect_right
@@ -16,9 +17,9 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
 from durastreamd.protocol.json_mode import SEPARATOR
 from durastreamd.storage import format as fmt, log
-from durastreamd.storage.disk import Disk
-from durastreamd.storage.handles import HandleTable
+from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.index import IndexReader
+from durastreamd.storage.proofs import Proofs, Segment
 
 # How much a scan for a message boundary reads at once.
 _STRIDE = 64 * 1024
@@ -53,11 +54,9 @@ def record_of(frame: fmt.StoredFrame) -> Record:
 class View:
     """Reads one stream up to ``tail``; see the module."""
 
-    def __init__(
-        self, disk: Disk, handles: HandleTable, levels: list[Level], stream: Stream
-    ) -> None:
+    def __init__(self, disk: Disk, proofs: Proofs, levels: list[Level], stream: Stream) -> None:
         self._disk = disk
-        self._handles = handles
+        self._proofs = proofs
         self._levels = levels  # in position order: the oldest ancestor first
         self._json = stream.json
         self._messages = stream.messages
@@ -88,8 +87,10 @@ class View:
         if end <= min(level.high, flushed):
             base, limit = self._segment_at(level, start)
             if end <= limit:
-                path = fmt.segment_path(level.stream, base)
-                return self._read_file_into(path, start - base, buffer[: end - start])
+                place = (start - base, end - base)
+                segment = _segment(level, base)
+                found = self._proofs.lend(segment, *place, buffer, wait=self.wait)
+                return found if found is not None else self.read(start, end)
         elif start >= flushed and end <= level.high:
             frames = level.hot
             frame = frames[max(bisect_right(frames, start, key=lambda each: each.start) - 1, 0)]
@@ -97,12 +98,29 @@ class View:
                 return memoryview(frame.payload)[start - frame.start : end - frame.start]
         return self.read(start, end)
 
+    def piece_end(self, start: int, end: int, bytes_max: int) -> int:
+        """Return where the piece from ``start`` ends of a range that is read in pieces to ``end``.
+
+        Bytes are verified in blocks, so a piece ends where a block of its segment does; then no
+        block is read twice, if ``bytes_max`` holds one.
+        """
+        stop = min(start + bytes_max, end)
+        level = self._level_at(start)
+        if start >= level.placement.flushed:
+            return stop
+        base, limit = self._segment_at(level, start)
+        edge = stop - (stop - base) % self._proofs.block_bytes
+        if start < edge and stop < end:
+            stop = edge
+        return min(stop, limit, level.high)
+
     def _read_level(self, level: Level, start: int, end: int) -> Iterator[bytes]:
         flushed = level.placement.flushed
         while start < min(end, flushed):
             base, limit = self._segment_at(level, start)
             stop = min(end, limit)
-            yield self._read_file(fmt.segment_path(level.stream, base), start - base, stop - start)
+            place = (start - base, stop - base)
+            yield self._proofs.read(_segment(level, base), *place, wait=self.wait)
             start = stop
         if start < end:
             yield from _read_hot(level.hot, start, end)
@@ -122,47 +140,17 @@ class View:
         found = self._bases.get(level.stream)
         if found is None:
             # A segment that began after this view was made is not part of it.
-            found = log.bases(self._disk, level.stream, level.placement.base)
+            with faults_of(fmt.stream_dir(level.stream)):
+                found = log.bases(self._disk, level.stream, level.placement.base)
             self._bases[level.stream] = found
         return found
-
-    def _read_file(self, path: str, position: int, size: int) -> bytes:
-        try:
-            with self._handles.pinned(path) as handle:
-                data = self._disk.pread(handle, size, position, wait=self.wait)
-                while len(data) < size:
-                    more = self._disk.pread(handle, size - len(data), position + len(data))
-                    if not more:
-                        raise CorruptDataError(path, position + len(data), "the file ends here")
-                    data += more
-        except FileNotFoundError as exc:
-            raise CorruptDataError(path, position, "the file is missing") from exc
-        return data
-
-    def _read_file_into(self, path: str, position: int, buffer: memoryview) -> Data:
-        try:
-            with self._handles.pinned(path) as handle:
-                taken = self._disk.pread_into(handle, buffer, position, wait=self.wait)
-        except FileNotFoundError as exc:
-            raise CorruptDataError(path, position, "the file is missing") from exc
-        return buffer if taken == len(buffer) else self._read_file(path, position, len(buffer))
 
     # --- records ---
 
     def _index(self, level: Level, base: int) -> IndexReader:
-        path = fmt.index_path(level.stream, base)
-        if base == level.placement.base:
-            length = level.placement.index_bytes
-        else:
-            with self._handles.pinned(path) as handle:
-                length = self._disk.size(handle)
-
-        def read(size: int, position: int) -> bytes:
-            with self._handles.pinned(path) as handle:
-                wanted = min(size, length - position)
-                return self._disk.pread(handle, wanted, position, wait=self.wait)
-
-        return IndexReader(read, level.stream, base, length)
+        segment = _segment(level, base)
+        size = self._proofs.index_size(segment, wait=self.wait)
+        return self._proofs.index_reader(segment, size, wait=self.wait)
 
     def _level_at(self, position: int) -> Level:
         for level in self._levels:
@@ -348,6 +336,13 @@ class View:
             if frame.size and frame.time_ms >= time_ms and frame.start < level.high:
                 return max(frame.start, low)
         return None
+
+
+def _segment(level: Level, base: int) -> Segment:
+    place = level.placement
+    if base == place.base:
+        return Segment(level.stream, base, place.segment_bytes, place.index_bytes)
+    return Segment(level.stream, base)
 
 
 def _span(frame: fmt.StoredFrame) -> Span:

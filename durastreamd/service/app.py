@@ -310,14 +310,15 @@ def _busy(detail: str) -> ProblemError:
 
 def _storage_problem(exc: DurastreamError) -> ProblemError:
     """Say what the client needs to know; the log has the rest, with paths."""
+    if isinstance(exc, StreamDamagedError | CorruptDataError):
+        # Told once, when it was found; any client may ask for a damaged stream again and again.
+        detail = "The stream's data on disk is damaged; its operator has to repair it."
+        return ProblemError(problems.STREAM_DAMAGED, detail)
     logger.error("%s: %s", type(exc).__name__, exc)
     if isinstance(exc, WriteFailedError):
         detail = "The disk did not take the data; nothing was stored. Try again later."
         fields = ((b"Retry-After", b"%d" % RETRY_S),)
         return ProblemError(problems.INSUFFICIENT_STORAGE, detail, fields, retryAfter=RETRY_S)
-    if isinstance(exc, StreamDamagedError | CorruptDataError):
-        detail = "The stream's data on disk is damaged; its operator has to repair it."
-        return ProblemError(problems.STREAM_DAMAGED, detail)
     return ProblemError(
         problems.INTERNAL_ERROR, "The disk failed; the server's log has the reason."
     )

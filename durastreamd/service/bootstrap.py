@@ -52,17 +52,15 @@ class Bootstrap:
         with self._streams.engine.reading(stream) as view:
             pieces = _Pieces(self._streams, stream, view, boundary.encode())
             try:
+                # Before the answer begins: what is damaged in it is told as such.
+                piece = await self._streams.blocking(pieces.next)
                 await exchange.start(200, fields)
-                while exchange.request.method != "HEAD":
-                    piece = await self._streams.blocking(pieces.next)
-                    if piece is None:
-                        break
+                while piece is not None and exchange.request.method != "HEAD":
                     await exchange.send(piece)
+                    piece = await self._streams.blocking(pieces.next)
                 await exchange.finish()
             except BoundaryFoundError:
                 exchange.abort()
-            finally:
-                pieces.release()
 
 
 class _Pieces:
@@ -74,14 +72,9 @@ class _Pieces:
         self._stream = stream
         self._kind = stream.content_type.encode()
         snapshot = stream.snapshot
-        self._blob = Blob(streams.engine.disk, snapshot) if snapshot is not None else None
+        self._blob = Blob(streams.engine.proofs, snapshot) if snapshot is not None else None
         self._blob_kind = (snapshot.content_type if snapshot is not None else ct.DEFAULT).encode()
         self._parts = self._body()
-
-    def release(self) -> None:
-        """Give the snapshot's file back."""
-        if self._blob is not None:
-            self._blob.release()
 
     def next(self) -> bytes | None:
         """Return the next piece, None after the last."""

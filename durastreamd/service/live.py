@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 
 import trio
 
+from durastreamd.errors import StorageError
 from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import cursor, problems, sse
@@ -240,7 +241,11 @@ class _Session:
         start, end = self._position, stream.tail
         if start >= end or stream.closed or end - start > self._live.limits.event_bytes_max:
             return False
-        if not self._exchange.send_nowait(self._shared(start, end)):
+        try:
+            events = self._shared(start, end)
+        except StorageError:  # cold or damaged: the task meets it again, and may wait or be refused
+            return False
+        if not self._exchange.send_nowait(events):
             return False
         self._position = end
         self._live.counts.read_bytes[SSE] += end - start
@@ -251,6 +256,7 @@ class _Session:
 
         def make() -> bytes:
             view = self._live.streams.engine.view(self._stream)
+            view.wait = False
             data = sse.data_event(self._stream.content_type, view.read(start, end))
             return data + self._control(end)
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from durastreamd.engine.view import View
-from durastreamd.errors import ColdReadError, CorruptDataError
+from durastreamd.errors import ColdReadError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, json_mode, offsets, problems
 from durastreamd.protocol.requests import Lookup, ProblemError
@@ -48,9 +48,6 @@ class Reader:
         except ColdReadError:
             view.wait = True
             return await self._streams.blocking(job)
-        except CorruptDataError as exc:
-            # The operator's log has file and position; the client gets neither.
-            raise ProblemError(problems.STREAM_DAMAGED, _DAMAGED) from exc
 
     def position_of(self, stream: Stream, token: str | None) -> int:
         """Return where a read begins; alignment is not looked at yet."""
@@ -116,9 +113,6 @@ class Reader:
         """Return position and ordinal of the place ``sub`` bytes or messages after the anchor."""
         with self._streams.engine.reading(source) as view:
             return await self.look(view, partial(_fork_point, view, source, anchor, sub))
-
-
-_DAMAGED = "The stream's data on disk is damaged; its operator has to repair it."
 
 
 def _found(view: View, lookup: Lookup) -> tuple[int, int]:

@@ -152,14 +152,16 @@ class Reads:
             data = await self._reader.read(view, page.start, page.end) if size else b""
             await exchange.respond(200, fields, json_mode.page(data) if stream.json else data)
             return
-        await exchange.start(200, fields, length=array_length(page) if stream.json else size)
         at = page.start
         buffer = memoryview(bytearray(limits.piece_bytes))
         while at < page.end:
-            end = min(at + limits.piece_bytes, page.end)
+            end = view.piece_end(at, page.end, limits.piece_bytes)
             if page.end - end == 1:
                 end -= 1  # the last piece must hold the last separator whole
             piece = await self._reader.lend(view, at, end, buffer)
+            if at == page.start:  # not before: if it is damaged the answer says so
+                length = array_length(page) if stream.json else size
+                await exchange.start(200, fields, length=length)
             if stream.json and (at == page.start or end == page.end):
                 piece = _array_piece(bytes(piece), first=at == page.start, last=end == page.end)
             await exchange.send(piece)  # which has taken it all when it returns
@@ -168,11 +170,14 @@ class Reads:
 
     async def _send_lines(self, exchange: Exchange, view: View, page: Page, fields: Fields) -> None:
         """Send JSON messages one to a line: the separator less its comma."""
-        await exchange.start(200, fields)
         at, held = page.start, b""
+        if at == page.end:
+            await exchange.start(200, fields)
         while at < page.end:
-            end = min(at + self._limits.piece_bytes, page.end)
+            end = view.piece_end(at, page.end, self._limits.piece_bytes)
             piece = held + await self._reader.read(view, at, end)
+            if at == page.start:
+                await exchange.start(200, fields)
             # A separator may lie across two pieces; its comma waits for the next one.
             held = b"," if piece.endswith(b",") else b""
             await exchange.send(piece.removesuffix(held).replace(json_mode.SEPARATOR, b"\n"))
@@ -183,11 +188,15 @@ class Reads:
         self, exchange: Exchange, view: View, page: Page, fields: Fields
     ) -> None:
         """Send messages that nothing separates, each after its length."""
-        await exchange.start(200, fields)
         at = page.start
+        if at == page.end:
+            await exchange.start(200, fields)
         while at < page.end:
             job = partial(_framed, view, at, page.end, self._limits.piece_bytes)
+            before = at
             piece, at = await self._reader.look(view, job)
+            if before == page.start:
+                await exchange.start(200, fields)
             await exchange.send(piece)
         await exchange.finish()
 

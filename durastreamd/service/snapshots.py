@@ -17,9 +17,8 @@ from durastreamd.service.buckets import not_allowed
 from durastreamd.service.limits import WriteLimits
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE
-from durastreamd.storage import format as fmt
-from durastreamd.storage.blobs import BlobCheck, BlobWriter
-from durastreamd.storage.disk import Disk
+from durastreamd.storage.blobs import BlobWriter
+from durastreamd.storage.proofs import BlobFile, Proofs
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import PublishCommand
 
@@ -85,14 +84,12 @@ class Snapshots:
         if position == stream.tail:
             fields.append(UP_TO_DATE)
         with self._streams.engine.reading(stream):
-            blob = Blob(self._streams.engine.disk, snapshot)
-            try:
-                await exchange.start(200, fields, length=snapshot.size)
-                while exchange.request.method != "HEAD" and not blob.ended:
-                    await exchange.send(await self._streams.blocking(blob.piece))
-                await exchange.finish()
-            finally:
-                blob.release()
+            blob = Blob(self._streams.engine.proofs, snapshot)
+            await self._streams.blocking(blob.prove)
+            await exchange.start(200, fields, length=snapshot.size)
+            while exchange.request.method != "HEAD" and not blob.ended:
+                await exchange.send(await self._streams.blocking(blob.piece))
+            await exchange.finish()
 
     async def _publish(self, exchange: Exchange, stream: Stream, position: int) -> None:
         await self._check(stream, position)
@@ -161,30 +158,28 @@ class Snapshots:
 
 
 class Blob:
-    """Reads a snapshot piece by piece, verifying as it goes. Every method may block."""
+    """Reads a snapshot piece by piece, all of it verified before the first. It may block."""
 
-    def __init__(self, disk: Disk, snapshot: Snapshot) -> None:
-        self._disk = disk
-        self._snapshot = snapshot
-        path = fmt.snapshot_path(snapshot.owner, snapshot.position, snapshot.serial)
-        self._handle = disk.open(path)
-        self._check = BlobCheck(snapshot.owner, snapshot.position, path, snapshot.sum)
+    def __init__(self, proofs: Proofs, snapshot: Snapshot) -> None:
+        self._proofs = proofs
+        place = (snapshot.owner, snapshot.position, snapshot.serial)
+        self._file = BlobFile(*place, snapshot.size, snapshot.sum)
         self._at = 0
 
     @property
     def ended(self) -> bool:
         """Tell whether all of it has been read."""
-        return self._at >= self._snapshot.size
+        return self._at >= self._file.size
+
+    def prove(self) -> None:
+        """Raise CorruptDataError unless the file is there and the whole verifies."""
+        self._proofs.prove(self._file, 0, self._file.size)
 
     def piece(self) -> bytes:
-        """Return the next piece; the last one only if the whole verifies."""
-        data = self._disk.pread(self._handle, PIECE_BYTES, self._at)
-        self._at += len(data) or self._snapshot.size
-        return self._check.add(data, last=self.ended)
-
-    def release(self) -> None:
-        """Give the file back."""
-        self._disk.release(self._handle)
+        """Return the next piece."""
+        start = self._at
+        self._at = min(start + PIECE_BYTES, self._file.size)
+        return self._proofs.read(self._file, start, self._at)
 
 
 def _refusal(outcome: oc.Outcome) -> ProblemError:

@@ -10,11 +10,12 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from durastreamd.errors import (
     ColdReadError,
+    CorruptDataError,
     DirectoryLockedError,
     SyncFailedError,
     WriteFailedError,
@@ -22,6 +23,8 @@ from durastreamd.errors import (
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+# Errors that speak of this process or this machine, and of no file.
+EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class Disk(Protocol):
@@ -82,6 +85,20 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> int:
         """Lock a file for this process and return its handle, or raise DirectoryLockedError."""
+
+
+@contextlib.contextmanager
+def faults_of(path: str) -> Iterator[None]:
+    """Raise what a file refuses as damage to it; running out of descriptors or memory is none."""
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise CorruptDataError(path, 0, "the file is missing") from exc
+    except OSError as exc:
+        if exc.errno in EXHAUSTED:
+            raise
+        reason = f"the file cannot be read: {exc.strerror or exc}"
+        raise CorruptDataError(path, 0, reason) from exc
 
 
 def write_all(disk: Disk, handle: int, data: bytes | memoryview, position: int) -> None:

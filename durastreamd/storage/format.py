@@ -79,6 +79,15 @@ def stream_dir(stream: int) -> str:
     return f"{STREAMS_DIR}/{stream & 0xFF:02x}/{stream:016x}"
 
 
+def stream_of(path: str) -> int | None:
+    """Return the stream that a path is of; None for files that are of no stream."""
+    top, _, rest = path.partition("/")
+    name = rest[3:19]
+    if top != STREAMS_DIR or len(name) != 16:
+        return None
+    return int(name, 16)
+
+
 def segment_path(stream: int, base: int) -> str:
     """Return the path of a segment: exactly the bytes a reader gets, from ``base`` on."""
     return f"{stream_dir(stream)}/{base:016d}.log"

@@ -23,6 +23,8 @@ HEADER_BYTES = fmt.INDEX_HEADER.size
 
 # A probe of a search reads this much: a few dozen ordinary entries, one page-cache hit.
 PROBE_BYTES = 4096
+# What is read at once of entries that are wanted one after the other.
+_CHUNK_BYTES = 64 * 1024
 
 
 class Entry(NamedTuple):
@@ -96,7 +98,13 @@ class IndexReader:
         self._seed = file_seed(stream, base)
         self.length = length
 
-    def entries(self, position: int = HEADER_BYTES, *, passing_over: int = 0) -> Iterator[Entry]:
+    def entries(
+        self,
+        position: int = HEADER_BYTES,
+        *,
+        passing_over: int = 0,
+        chunk_bytes: int = _CHUNK_BYTES,
+    ) -> Iterator[Entry]:
         """Yield the entries from the one at ``position`` on; raise where one does not verify.
 
         The entry at ``passing_over`` is left out: it is known to be damaged.
@@ -105,7 +113,7 @@ class IndexReader:
             if position == passing_over:
                 position = self._after(position)
                 continue
-            chunk = self._read(min(self.length - position, 64 * 1024), position)
+            chunk = self._read(min(self.length - position, chunk_bytes), position)
             at = 0
             while position < self.length and position != passing_over:
                 entry = parse_entry(chunk, at, self._stream, self._seed, position)
@@ -132,8 +140,12 @@ class IndexReader:
         return position + found
 
     def _large_entry(self, position: int) -> Entry:
-        """Return an entry that no 64 KiB chunk holds, or raise: then it is none."""
-        chunk = self._read(self.length - position, position)
+        """Return an entry that no chunk holds, or raise: then it is none."""
+        chunk = self._read(_ENTRY_BYTES, position)
+        if len(chunk) == _ENTRY_BYTES:
+            _, header_size, *_ = fmt.ENTRY.unpack(chunk)
+            size = _ENTRY_BYTES + min(header_size, fmt.HEADER_BYTES_MAX)
+            chunk = self._read(min(self.length - position, size), position)
         entry = parse_entry(chunk, 0, self._stream, self._seed, position)
         if entry is None:
             raise CorruptDataError(self.path, position, "the index entry does not verify")
@@ -146,7 +158,11 @@ class IndexReader:
             raise CorruptDataError(self.path, 0, "the index header is damaged")
 
     def last_at_or_before(self, key: Callable[[fmt.StoredFrame], int], wanted: int) -> Entry | None:
-        """Return the last record entry whose ``key`` is <= ``wanted``; keys never decrease."""
+        """Return the last record entry whose ``key`` is <= ``wanted``; keys never decrease.
+
+        The answer is proven: the record entry after it verifies, follows it directly, and is
+        beyond. So an entry that is damaged, and hides from the search, is never passed over.
+        """
         low, high = HEADER_BYTES, self.length
         best: Entry | None = None
         while low < high:
@@ -159,6 +175,11 @@ class IndexReader:
             else:
                 best = probe
                 low = probe.end
+        after = HEADER_BYTES if best is None else best.end
+        entries = self.entries(after, chunk_bytes=PROBE_BYTES)
+        following = next((each for each in entries if not each.is_state), None)
+        if following is not None and key(following.frame) <= wanted:
+            raise CorruptDataError(self.path, following.position, "the entries are out of order")
         return best
 
     def _first_from(self, position: int, high: int) -> Entry | None:

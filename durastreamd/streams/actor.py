@@ -210,8 +210,7 @@ class Actor:
         try:
             stream.detail = await self._blocking(lambda: engine.load_detail(stream))
         except CorruptDataError as exc:
-            stream.damage = str(exc)
-            engine.dirty[stream.id] = None
+            engine.mark_damaged(stream, str(exc))
         except OSError as exc:
             reason = f"the stream's index cannot be read: {exc.strerror or exc}"
             self._batch.pop(0).settle(StorageError(reason))

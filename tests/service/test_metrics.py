@@ -233,7 +233,7 @@ async def test_readiness_says_why_not(site: Site) -> None:
     readiness = site.app.operations.readiness
     reply = await site.raw("GET", "/-/readyz")
     assert (reply.status, reply.json) == (200, {"status": "ready"})
-    readiness.notes["read-only"] = "Writes are refused."
+    readiness.notice("read-only", lambda: "Writes are refused.")
     readiness.hold("space", "The disk is nearly full.")
     reply = await site.raw("GET", "/-/readyz")
     assert (reply.status, reply["Cache-Control"]) == (503, "no-store")

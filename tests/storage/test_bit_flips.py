@@ -107,6 +107,31 @@ def test_no_bit_of_segments_and_indexes_flips_unnoticed(world: World, suffix: st
             assert any(finding.path == path for finding in findings)
 
 
+@pytest.mark.parametrize("suffix", [".log", ".idx"])
+def test_no_reader_gets_a_byte_of_a_segment_whose_bits_flip(world: World, suffix: str) -> None:
+    """The daemon's readers are asked: the truth, or nothing, and the file is named."""
+    world.append("/a", b"z" * 250)
+    world.checkpoint()
+    world.append("/a", b"second", seq="1")
+    world.checkpoint()
+    true = b"first" + b"z" * 250 + b"second"
+    paths = [path for path in world.disk.files() if path.endswith(suffix) and "0001/" in path]
+    harmless = 0
+    for path in paths:
+        for bit in bits(world.disk, path):
+            engine, _ = start(flipped(world.disk, path, bit))
+            stream = engine.namespace.by_key["/a"]
+            try:
+                with engine.reading(stream) as view:
+                    assert view.read(0, view.tail) == true, f"{path} bit {bit}"
+            except CorruptDataError:
+                assert path.rpartition(".")[0] in stream.damage
+            else:
+                harmless += 1
+    # Of an index, the header of the file: nothing rests on it.
+    assert harmless == (0 if suffix == ".log" else len(paths) * 8 * 40)
+
+
 def test_the_daemon_refuses_a_stream_whose_detail_does_not_verify(world: World) -> None:
     world.checkpoint()
     stream = world.engine.namespace.by_key["/a"]

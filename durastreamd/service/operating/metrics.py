@@ -56,11 +56,6 @@ class Recovery(NamedTuple):
     torn_bytes: int = 0
 
 
-class _Walk(NamedTuple):
-    data_bytes: int = 0
-    damaged: int = 0
-
-
 class Metrics(Collector):
     """Gathers every number of one server."""
 
@@ -72,7 +67,7 @@ class Metrics(Collector):
         self._access = access
         self._lag = lag
         self._ready = ready
-        self._walk = _Walk()
+        self._data_bytes = 0
         self._begun_s = time.time()
         # The daemon fills these in.
         self.statistics: Statistics | None = None
@@ -83,18 +78,17 @@ class Metrics(Collector):
 
     async def page(self) -> bytes:
         """Return the page."""
-        self._walk = await self._walked()
+        self._data_bytes = await self._walked()
         return generate_latest(self._registry)
 
-    async def _walked(self) -> _Walk:
-        size = damaged = 0
+    async def _walked(self) -> int:
+        size = 0
         streams = list(self._streams.engine.namespace.by_id.values())
         for at in range(0, len(streams), _SLICE_STREAMS):
             for stream in streams[at : at + _SLICE_STREAMS]:
                 size += stream.tail - max(stream.floor, stream.fork_position)
-                damaged += bool(stream.damage)
             await trio.lowlevel.checkpoint()
-        return _Walk(size, damaged)
+        return size
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family; called by the registry."""
@@ -121,7 +115,7 @@ class Metrics(Collector):
         )
         yield _gauge("buckets", "Buckets.", len(engine.namespace.buckets))
         yield _gauge("live_streams", "Streams with a task, written to lately.", streams.actor_count)
-        yield _gauge("damaged_streams", "Streams whose data fails its check.", self._walk.damaged)
+        yield _gauge("damaged_streams", "Streams whose data fails its check.", len(engine.damaged))
         yield _counter("streams_created", "Streams created.", streams.created_total)
         causes: Labelled = {
             ("request",): streams.deleted_total - streams.swept_total,
@@ -130,7 +124,7 @@ class Metrics(Collector):
         text = "Streams deleted: by request, or swept because their time or last fork was over."
         yield _counter("streams_deleted", text, causes, ["cause"])
         yield _gauge("hot_bytes", "Committed bytes not yet in segment files.", engine.hot_bytes)
-        yield _gauge("data_bytes", "Bytes that streams retain.", self._walk.data_bytes)
+        yield _gauge("data_bytes", "Bytes that streams retain.", self._data_bytes)
         yield _gauge("journal_bytes", "Length of the journal file in use.", engine.journal.length)
 
     def _of_writes(self) -> Iterator[Metric]:

@@ -41,12 +41,20 @@ class Operations:
         self.readiness = Readiness()
         self.readiness.watch("draining", lambda: "The server is stopping." if live.ending else None)
         self.readiness.watch("journal", self._stuck)
+        self.readiness.notice("damaged", self._damaged)
         self.metrics = Metrics(streams, counts, self.access, lag, self.readiness)
 
     def _stuck(self) -> str | None:
         since = self._streams.committer.busy_since
         busy_s = trio.current_time() - since if since is not None else 0.0
         return f"The journal has not been synced for {busy_s:.0f} s." if busy_s > STUCK_S else None
+
+    def _damaged(self) -> str | None:
+        count = len(self._streams.engine.damaged)
+        if not count:
+            return None
+        verb = "stream is" if count == 1 else "streams are"
+        return f"{count} {verb} damaged and refused; `dsadmin verify` says which."
 
     async def answer(self, exchange: Exchange, gate: Gate | None) -> None:
         """Answer, or raise the problem; what is not for everybody needs the scope admin."""
@@ -74,7 +82,7 @@ class Operations:
     async def _answer_ready(self, exchange: Exchange) -> None:
         reasons = self.readiness.reasons()
         body: dict[str, object] = {"status": "not ready" if reasons else "ready"}
-        for name, found in (("reasons", reasons), ("notes", self.readiness.notes)):
+        for name, found in (("reasons", reasons), ("notes", self.readiness.notes())):
             if found:
                 body[name] = [{"reason": word, "detail": text} for word, text in found.items()]
         await _respond_json(exchange, 503 if reasons else 200, body)

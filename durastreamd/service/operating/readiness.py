@@ -14,7 +14,7 @@ class Readiness:
     def __init__(self) -> None:
         self._held: dict[str, str] = {}
         self._looks: dict[str, Look] = {}
-        self.notes: dict[str, str] = {}
+        self._notices: dict[str, Look] = {}
 
     def hold(self, reason: str, detail: str) -> None:
         """Be unready for a reason, a word, until it is released."""
@@ -28,11 +28,19 @@ class Readiness:
         """Have ``look`` called whenever somebody asks; what it returns is the detail."""
         self._looks[reason] = look
 
+    def notice(self, word: str, look: Look) -> None:
+        """Have ``look`` called whenever somebody asks; what it returns is a note."""
+        self._notices[word] = look
+
+    def notes(self) -> dict[str, str]:
+        """Return every note that there is."""
+        return _found(self._notices)
+
     def reasons(self) -> dict[str, str]:
         """Return every reason with its detail; none: ready."""
-        found = dict(self._held)
-        for reason, look in self._looks.items():
-            detail = look()
-            if detail is not None:
-                found[reason] = detail
-        return found
+        return {**self._held, **_found(self._looks)}
+
+
+def _found(looks: dict[str, Look]) -> dict[str, str]:
+    told = ((word, look()) for word, look in looks.items())
+    return {word: text for word, text in told if text is not None}
