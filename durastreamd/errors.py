@@ -58,7 +58,17 @@ class ColdReadError(StorageError):
 
 
 class StreamStoppedError(DurastreamError):
-    """The stream's task ended before the answer was known; the caller may ask again."""
+    """The server is going down and has not begun with this: nothing of it is stored, for certain.
+
+    The caller may ask again.
+    """
+
+
+class OutcomeUnknownError(DurastreamError):
+    """The server went down while this was being made durable: it may be there after the restart.
+
+    Never answered as if it were refused: who repeats what was stored has it twice.
+    """
 
 
 class OverloadedError(DurastreamError):

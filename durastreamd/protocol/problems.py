@@ -140,6 +140,16 @@ GONE = _row(
     "GONE", 410, "Stream Gone",
     "The stream was deleted or has expired, and its name is still held by forks of it.",
 )  # fmt: skip
+OUTCOME_UNKNOWN = _row(
+    "OUTCOME_UNKNOWN", 409, "Outcome Unknown",
+    "The server failed while it stored the append, which may be there or not; read the end of the "
+    "stream before sending it again.",
+)  # fmt: skip
+OUTCOME_UNKNOWN_REPEAT = _row(
+    "OUTCOME_UNKNOWN_REPEAT", 503, "Outcome Unknown, Repeat It",
+    "The server failed while it stored the change, which may be there or not; repeat the request "
+    "as it was, it takes effect once.",
+)  # fmt: skip
 BUCKET_NOT_FOUND = _row(
     "BUCKET_NOT_FOUND", 404, "Bucket Not Found",
     "There is no bucket of this name; create it with PUT or check the name.",

@@ -4,9 +4,12 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+import trio
+
 from durastreamd.errors import (
     CorruptDataError,
     DurastreamError,
+    OutcomeUnknownError,
     OverloadedError,
     StreamDamagedError,
     StreamStoppedError,
@@ -42,6 +45,7 @@ from durastreamd.streams.registry import Streams
 
 logger = logging.getLogger(__name__)
 
+LAST_WORD_S = 1.0  # for an answer that is sent while the server goes down
 METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
 
@@ -130,17 +134,21 @@ class App:
             else:
                 await self._route_guarded(exchange, self.gate)
         except (ProblemError, DurastreamError) as exc:
-            if exchange.phase is Phase.UNANSWERED:
-                await exchange.respond(*self._refusal(exc, exchange.request))
-            else:
+            if exchange.phase is not Phase.UNANSWERED:
                 exchange.abort()
+                return
+            # The server may be going down: everything is being cancelled, but the client must hear
+            # this. A hang-up it would take for permission to repeat.
+            with trio.CancelScope(shield=isinstance(exc, OutcomeUnknownError)) as scope:
+                scope.deadline = trio.current_time() + LAST_WORD_S
+                await exchange.respond(*self._refusal(exc, exchange.request))
         except RefusedError as exc:
             self.access_log.refused(exchange.request, exc.problem.status, exc.problem.code)
             raise
 
     def _refusal(self, exc: ProblemError | DurastreamError, request: Request) -> Answer:
         """Return the answer that says what went wrong, and note it."""
-        problem = _problem_of(exc)
+        problem = _problem_of(exc, request)
         self.access_log.refused(request, problem.problem.status, problem.problem.code)
         return _rendered(problem, request.path)
 
@@ -281,15 +289,40 @@ class App:
         await exchange.respond(204, self.visitors.preflight(methods))
 
 
-def _problem_of(exc: ProblemError | DurastreamError) -> ProblemError:
+def _problem_of(exc: ProblemError | DurastreamError, request: Request) -> ProblemError:
     """Return what went wrong in the words of the protocol."""
     if isinstance(exc, ProblemError):
         return exc
     if isinstance(exc, OverloadedError):
         return _busy(f"{_sentence(exc)} Come back in a moment.")
     if isinstance(exc, StreamStoppedError):
-        return _busy("The server is going down; come back in a moment.")
+        return _busy("The server is going down; nothing was stored. Come back in a moment.")
+    if isinstance(exc, OutcomeUnknownError):
+        return _unknown(request)
     return _storage_problem(exc)
+
+
+def _unknown(request: Request) -> ProblemError:
+    """Say that a change may have been stored, so that no client stores it a second time.
+
+    Clients of the field repeat every 5xx by themselves, and a broken connection, too; no 4xx but
+    429. What takes effect once however often it is sent they may repeat. A bare append they may
+    not: it is answered with a conflict, which its sender has to look at.
+    """
+    headers = request.headers
+    told_apart = b"producer-id" in headers or b"stream-seq" in headers
+    if request.method == "POST" and request.has_body and not told_apart:
+        detail = (
+            "The server failed while it stored this append; it may be there or not. Read the "
+            "stream from the last offset you know before you send it again."
+        )
+        return ProblemError(problems.OUTCOME_UNKNOWN, detail)
+    detail = (
+        "The server failed while it stored this; it may be there or not. Repeat the request as it "
+        "is: it takes effect once."
+    )
+    later = ((b"Retry-After", b"%d" % RETRY_S),)
+    return ProblemError(problems.OUTCOME_UNKNOWN_REPEAT, detail, later, retryAfter=RETRY_S)
 
 
 def _rendered(exc: ProblemError, path: str) -> Answer:

@@ -4,7 +4,7 @@ import secrets
 from contextlib import aclosing
 from functools import partial
 
-from durastreamd.errors import WriteFailedError
+from durastreamd.errors import StreamStoppedError, WriteFailedError
 from durastreamd.http.errors import BodyTooLargeError
 from durastreamd.http.exchange import Exchange
 from durastreamd.model.records import Snapshot
@@ -115,7 +115,7 @@ class Snapshots:
         # From here on the record may become durable without us, so a cancellation leaves the blob.
         try:
             outcome = await ticket.outcome()
-        except WriteFailedError:
+        except (WriteFailedError, StreamStoppedError):
             writer.discard()
             raise
         if not isinstance(outcome, oc.SnapshotPublished):

@@ -19,7 +19,12 @@ import trio
 
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
-from durastreamd.errors import DurastreamError, StreamStoppedError, WriteFailedError
+from durastreamd.errors import (
+    DurastreamError,
+    OutcomeUnknownError,
+    StreamStoppedError,
+    WriteFailedError,
+)
 from durastreamd.model.records import Append, Mark, Record
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
@@ -250,10 +255,11 @@ class Committer:
     def abandon(self) -> None:
         """Settle everything under way: the server is going down.
 
-        Whether a batch that was handed over is on the disk is not known, and not claimed.
+        What waits was never handed to the writer and is not stored. Whether a batch that was
+        handed over is on the disk is not known, and not claimed.
         """
-        error = StreamStoppedError("the server stopped before the outcome was known")
-        self._fail_waiting(error)
+        self._fail_waiting(StreamStoppedError("the server stopped before it began with this"))
+        unknown = OutcomeUnknownError("the server stopped before the outcome was known")
         flying, self._flying = self._flying, []
         for _, landed in flying:
-            landed(error)
+            landed(unknown)

@@ -8,12 +8,18 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.errors import DurastreamError, SyncFailedError, WriteFailedError
+from durastreamd.errors import (
+    DurastreamError,
+    OutcomeUnknownError,
+    StreamStoppedError,
+    SyncFailedError,
+    WriteFailedError,
+)
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.protocol.outcomes import Appended, Created, Duplicate
 from durastreamd.storage.disk import RealDisk
 from durastreamd.streams.registry import StreamLimits, Streams
-from durastreamd.streams.ticket import Ticket
+from durastreamd.streams.ticket import DeleteCommand, Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, append, content
 from tests.support.patience import PATIENCE_S
 
@@ -243,9 +249,38 @@ async def test_answer_after_a_failed_sync_does_not_claim_that_nothing_is_there(
             bench.writer.release()
             await trio.sleep_forever()
     assert content(bench.after_kill(), "/s") == b"x"  # it was written, only not synced
-    with pytest.raises(DurastreamError) as caught:
+    with pytest.raises(OutcomeUnknownError):
         await tickets[0].outcome()
-    assert not isinstance(caught.value, WriteFailedError)
+
+
+async def test_who_was_not_handed_over_is_refused_for_certain(autojump_clock: Clock) -> None:
+    bench = Bench()
+    flying: list[Ticket] = []
+    waiting: list[Ticket] = []
+    with pytest.RaisesGroup(SyncFailedError, flatten_subgroups=True):
+        async with bench.streams.running():
+            for key in ("/s", "/t", "/u"):
+                await bench.make(key)
+            await bench.hold()
+            flying.append(bench.streams.post("/s", append(b"x")))
+            flying.append(bench.streams.post("/s", append(b"y")))
+            await wait_all_tasks_blocked()
+            waiting.append(bench.streams.post("/s", append(b"z")))  # in the mailbox
+            waiting.append(bench.streams.post("/t", append(b"z")))  # a draft before the committer
+            waiting.append(bench.streams.post("/u", DeleteCommand()))  # a record before it
+            waiting.append(bench.streams.post("/u", append(b"z")))
+            await wait_all_tasks_blocked()
+            bench.disk.syncs_left = 0
+            bench.writer.release()
+            await trio.sleep_forever()
+    after = bench.after_kill()
+    assert [content(after, key) for key in ("/s", "/t", "/u")] == [b"xy", b"", b""]
+    for ticket in flying:
+        with pytest.raises(OutcomeUnknownError):
+            await ticket.outcome()
+    for ticket in waiting:
+        with pytest.raises(StreamStoppedError):
+            await ticket.outcome()
 
 
 async def test_report_that_comes_after_the_end_is_harmless(autojump_clock: Clock) -> None:

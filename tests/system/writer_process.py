@@ -23,6 +23,7 @@ from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.errors import (
+    OutcomeUnknownError,
     OverloadedError,
     StreamStoppedError,
     SyncFailedError,
@@ -108,7 +109,7 @@ class Writer:
         while True:
             try:
                 return await self._streams.ask(key, command)
-            except StreamStoppedError:
+            except (StreamStoppedError, OutcomeUnknownError):
                 await trio.sleep_forever()  # the process is about to end
             except (OverloadedError, WriteFailedError):
                 await trio.sleep(0.005)
