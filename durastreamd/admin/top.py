@@ -10,17 +10,19 @@ import sys
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from durastreamd.admin import client as net
+from durastreamd.admin import server
 from durastreamd.admin.metrics import Look, parse, quantile, rate
+from durastreamd.client import Client, ClientError
 from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
-from durastreamd.kit.status import NO_INPUT, OK, UNAVAILABLE, USAGE
+from durastreamd.kit.status import NO_INPUT, OK, USAGE
 
 METRICS, HEALTH = "/-/metrics", "/-/healthz"
 
@@ -95,7 +97,7 @@ class _Seen(NamedTuple):
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    net.add_arguments(parser, "the server")
+    server.add_arguments(parser, "the server")
     parser.add_argument(
         "--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)"
     )
@@ -105,9 +107,10 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace, console: Console) -> int:
     if args.interval <= 0:
         raise CommandError(USAGE, "--interval is a number of seconds above zero")
-    client = net.Client(net.target_of(args.url)._replace(path=""), args.cacert)
+    client, url = server.connect(args)
+    site = _Site(client, url.removesuffix(urlsplit(url).path))
     try:
-        seen = _figures(client, args.interval)
+        seen = _figures(site, args.interval)
         if args.once:
             next(seen)
             _write(next(seen), console)
@@ -116,54 +119,55 @@ def _run(args: argparse.Namespace, console: Console) -> int:
             for figures in seen:
                 _write(figures, console)
         else:
-            _live(seen, client, console)
-    except net.TryAgainError as exc:
-        raise CommandError(UNAVAILABLE, f"{exc}; is the server running?") from exc
+            _live(seen, site.url, console)
+    except ClientError as exc:
+        raise server.failure(exc) from exc
+    finally:
+        client.hang_up()
     return OK
 
 
 # --- asking ---
 
 
-def _figures(client: net.Client, interval_s: float) -> Iterator[Figures]:
+class _Site(NamedTuple):
+    """A server, and who asks it."""
+
+    client: Client
+    url: str
+
+    def fetch(self, path: str) -> str | None:
+        """Return a page, None where there is none."""
+        reply = self.client.request("GET", self.url + path, accept=(404,))
+        return None if reply.status == 404 else reply.body.decode("utf-8", "replace")
+
+
+def _figures(site: _Site, interval_s: float) -> Iterator[Figures]:
     """Yield the figures of one look after the other; the first has no rates.
 
     A server that was there once may be on its way back, so its absence is a figure, too.
     """
-    seen = _look(client)
+    seen = _look(site)
     before: Look | None = None
     while True:
         yield figures_of(before, seen.look, seen.health)
         before = seen.look
         time.sleep(interval_s)
         try:
-            seen = _look(client)
-        except net.TryAgainError as exc:
+            seen = _look(site)
+        except ClientError as exc:
+            if not server.may_pass(exc):
+                raise
             seen = _Seen(None, {"status": str(exc)})
 
 
-def _look(client: net.Client) -> _Seen:
-    health = _fetch(client, HEALTH)
-    page = _fetch(client, METRICS)
+def _look(site: _Site) -> _Seen:
+    health, page = site.fetch(HEALTH), site.fetch(METRICS)
     if health is None and page is None:
-        text = f"{client.target} has neither {METRICS} nor {HEALTH}: is it a durastreamd?"
+        text = f"{site.url} has neither {METRICS} nor {HEALTH}: is it a durastreamd?"
         raise CommandError(NO_INPUT, text)
     look = Look(parse(page), time.monotonic()) if page is not None else None
     return _Seen(look, _object(health))
-
-
-def _fetch(client: net.Client, path: str) -> str | None:
-    """Return a page, None where there is none."""
-    try:
-        answer = client.ask("GET", path)
-    except CommandError as exc:
-        if exc.status == NO_INPUT:
-            return None
-        raise
-    try:
-        return answer.response.read().decode("utf-8", "replace")
-    finally:
-        answer.hang_up()
 
 
 def _object(text: str | None) -> dict[str, object]:
@@ -236,10 +240,10 @@ def amount(name: str, value: float | str) -> str:
     return f"{value:,.1f}{unit}" if unit else f"{value:,.0f}"
 
 
-def _live(seen: Iterator[Figures], client: net.Client, console: Console) -> None:
+def _live(seen: Iterator[Figures], where: str, console: Console) -> None:
     with Live(console=console.rich(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
         for figures in seen:
-            live.update(_panel(figures, str(client.target)), refresh=True)
+            live.update(_panel(figures, where), refresh=True)
 
 
 def _panel(figures: Figures, where: str) -> Table:

@@ -7,6 +7,7 @@ error means that was raised on an executor.
 import re
 import sys
 
+from durastreamd.client import ClientError, DeniedError, SettingsError
 from durastreamd.errors import DurastreamError
 from durastreamd.kit.command import Command, Pairs, Parser, run
 from durastreamd.kit.console import Console
@@ -14,12 +15,12 @@ from durastreamd.kit.status import (
     FAILURES,
     INTERNAL,
     IO_ERROR,
+    NO_PERMISSION,
     UNAVAILABLE,
     USAGE,
     Failures,
     by_kind,
 )
-from durastreamd.spark.client import ServerRefusedError, ServerUnreachableError
 from durastreamd.spark.jobs import audit, compact, export, importing, stats
 from durastreamd.spark.options import OptionError
 from durastreamd.spark.session import JavaMissingError
@@ -35,8 +36,9 @@ COMMANDS: tuple[Command, ...] = (
 STATUSES: Failures = (
     (OptionError, USAGE),
     *FAILURES,
-    (ServerUnreachableError, UNAVAILABLE),
-    (ServerRefusedError, UNAVAILABLE),
+    (SettingsError, USAGE),
+    (DeniedError, NO_PERMISSION),
+    (ClientError, UNAVAILABLE),
     (JavaMissingError, UNAVAILABLE),
     (DurastreamError, INTERNAL),
     (OSError, IO_ERROR),

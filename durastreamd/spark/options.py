@@ -6,7 +6,6 @@ a misspelt ``startingOffset`` must not read everything again in silence.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -14,12 +13,11 @@ from difflib import get_close_matches
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
+from durastreamd.client import TOKEN_VARIABLE, AddressError, ClientSettings
+from durastreamd.client.address import PATH_SURFACE, checked, environment_token
 from durastreamd.errors import DurastreamError
-from durastreamd.spark.client import ClientSettings
 
 MIB = 1024 * 1024
-PATH_SURFACE = "/v1/stream"
-TOKEN_VARIABLE = "DURASTREAM_TOKEN"
 
 # What Spark itself hands to every source and sink.
 _SPARKS_OWN = ("path", "checkpointlocation", "queryname", "mergeschema")
@@ -67,7 +65,7 @@ class CommonOptions:
     """What source and sink share: where the server is and how to talk to it."""
 
     path: str = option("", "the URL of one stream, as given to load() or save()", shown="")
-    url: str = option("", "the server, as http://host:port", shown="")
+    url: str = option("", "the server, as http://host:port, or unix:/path of its socket", shown="")
     bucket: str = option("", "the bucket that streams are named in", shown="")
     auth_token: str = option(
         "", f"bearer token; otherwise the environment's {TOKEN_VARIABLE}", shown=""
@@ -88,7 +86,7 @@ class CommonOptions:
         """Return how to talk to the server."""
         named = bool(self.auth_token or self.auth_token_file)
         return ClientSettings(
-            token=self.auth_token if named else os.environ.get(TOKEN_VARIABLE, ""),
+            token=self.auth_token if named else environment_token(),
             token_file=self.auth_token_file,
             headers=tuple(sorted(_json_object("headers", self.headers).items())),
             ca_file=self.tls_ca_file,
@@ -105,23 +103,22 @@ class CommonOptions:
         if bool(self.path) == bool(self.url):
             message = "Name the server with option url, or one stream with load(<its URL>)."
             raise OptionError(message)
-        given = urlsplit(self.path or self.url)
-        if given.scheme not in ("http", "https") or not given.hostname:
-            shown = self.path or self.url
-            message = f"{shown!r} is not a URL of a server; write http://host:port or https."
-            raise OptionError(message)
+        try:
+            given = checked(self.path or self.url)
+        except AddressError as exc:
+            raise OptionError(str(exc)) from exc
         if not self.path:
-            root = self.url.rstrip("/")
+            root = given.rstrip("/")
             if self.bucket:
                 return Site(f"{root}/{quote(self.bucket)}", root)
-            return Site(root if given.path.strip("/") else root + PATH_SURFACE, root)
+            return Site(root if urlsplit(root).path else root + PATH_SURFACE, root)
         if self.bucket:
             message = "Option bucket goes with option url; the URL of a stream says it all."
             raise OptionError(message)
         surface = f"{PATH_SURFACE}/"
-        before, found, name = self.path.partition(surface)
+        before, found, name = given.partition(surface)
         if not found:
-            before, _, name = self.path.rpartition("/")
+            before, _, name = given.rpartition("/")
             return Site(before, before, unquote(name))
         return Site(before + PATH_SURFACE, before, unquote(name))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-from durastreamd.spark.client import Client, Reply, ServerRefusedError, shared_client
+from durastreamd.client import Client, RefusedError, Reply, shared_client
 from durastreamd.spark.offsets import Place
 from durastreamd.spark.options import OptionError, SourceOptions
 from durastreamd.spark.rows import ContentError, elements, ended_lines
@@ -136,7 +136,7 @@ class Streams:
             return Place(given, 0, token_number=0)
         try:
             return self.find_told(name, "at-offset", given)
-        except ServerRefusedError as exc:
+        except RefusedError as exc:
             if exc.status == 410:
                 return Place(given, -1, 0)  # below what is retained: the caller's question
             message = f"{given!r} is no offset of stream {name}."

@@ -34,8 +34,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from durastreamd.client import ClientSettings, RefusedError, shared_client
 from durastreamd.errors import DurastreamError
-from durastreamd.spark.client import ClientSettings, ServerRefusedError, shared_client
 from durastreamd.spark.options import OptionError, SinkOptions
 from durastreamd.spark.places import is_json
 from durastreamd.spark.rows import Batch
@@ -275,7 +275,7 @@ class Appender:
     ) -> dict[str, str]:
         try:
             reply = self._client.request(method, url, headers, body)
-        except ServerRefusedError as exc:
+        except RefusedError as exc:
             message = f"Stream {stream}: {exc} {_ADVICE.get(exc.code, '')}".rstrip()
             raise SinkError(message) from exc
         return {**reply.headers, "": str(reply.status)}

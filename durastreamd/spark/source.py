@@ -4,7 +4,6 @@ The driver plans (``planning``), tasks read. A task reads exactly the messages b
 and counts them: a server that gives more, fewer or others than were planned fails the task.
 """
 
-import http.client
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,8 +28,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from durastreamd.client import (
+    Body,
+    Client,
+    CutShortError,
+    Patience,
+    RefusedError,
+    Watch,
+    shared_client,
+)
 from durastreamd.spark import offsets
-from durastreamd.spark.client import Body, Client, Patience, ServerRefusedError, shared_client
 from durastreamd.spark.offsets import Cut, DataLossError, Offset
 from durastreamd.spark.options import OptionError, SourceOptions
 from durastreamd.spark.places import Streams, is_textual
@@ -46,7 +53,6 @@ from durastreamd.spark.rows import (
     lines,
     split_lines,
 )
-from durastreamd.spark.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -276,12 +282,12 @@ class Task:
                     f"{wanted} were planned."
                 )
                 raise DataLossError(message)
-        except (DataLossError, ServerRefusedError) as exc:
+        except (DataLossError, RefusedError) as exc:
             self._lost(part, exc)
             yield from batches.rest()
 
-    def _lost(self, part: Slice, exc: DataLossError | ServerRefusedError) -> None:
-        if isinstance(exc, ServerRefusedError) and exc.status not in (404, 410):
+    def _lost(self, part: Slice, exc: DataLossError | RefusedError) -> None:
+        if isinstance(exc, RefusedError) and exc.status not in (404, 410):
             raise exc
         if self.options.fail_on_data_loss:
             message = (
@@ -325,7 +331,7 @@ def _told(client: Client, part: Slice) -> Iterator[Some]:
                     if fresh:
                         yield Some(fresh, whole)
                 after = body.headers["stream-next-offset"]
-        except (OSError, http.client.HTTPException) as exc:
+        except CutShortError as exc:
             client.hang_up()
             patience.after_failure("GET", url, exc)
             continue

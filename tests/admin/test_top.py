@@ -6,8 +6,9 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from durastreamd.admin import client as net, top
+from durastreamd.admin import top
 from durastreamd.admin.metrics import Look, parse, quantile, rate
+from durastreamd.client import Client, ClientSettings
 from durastreamd.kit.status import NO_INPUT, UNAVAILABLE, USAGE
 from tests.admin.harness import run
 from tests.admin.pages import Page, Pages
@@ -122,8 +123,7 @@ def test_a_server_that_goes_is_waited_for() -> None:
     busy = (503, "text/plain", b"")
     health = (200, "application/json", b'{"status": "ok"}')
     with Pages({"/-/healthz": [health, busy, health]}) as server:
-        client = net.Client(net.target_of(server.url), None)
-        seen = top._figures(client, 0.001)
+        seen = top._figures(top._Site(Client(ClientSettings(retry_s=0)), server.url), 0.001)
         states = [str(next(seen)["status"]) for _ in range(3)]
     assert states[0] == states[2] == "ok"
     assert "503" in states[1]

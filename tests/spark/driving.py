@@ -9,7 +9,7 @@ import httpx
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from durastreamd.spark import client as client_module
+from durastreamd.client import client as client_module
 from durastreamd.spark.offsets import initial
 from durastreamd.spark.options import SourceOptions, parse
 from durastreamd.spark.planning import Slice

@@ -8,7 +8,7 @@ from durastreamd.spark.offsets import DataLossError, initial
 from durastreamd.spark.options import OptionError
 from durastreamd.spark.rows import elements
 from tests.spark.driving import batch_rows, batch_values, drain, replay, step, stream_reader
-from tests.spark.plain_server import PlainServer, as_json, plain_server, token
+from tests.support.plain_server import PlainServer, as_json, plain_server, token
 
 JSON = "application/json"
 few = settings(max_examples=25)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from durastreamd.client import TOKEN_VARIABLE
 from durastreamd.spark.options import (
-    TOKEN_VARIABLE,
     OptionError,
     SinkOptions,
     SourceOptions,
@@ -100,6 +100,8 @@ def test_what_is_wrong_with_a_sink_is_said(given: dict[str, str], told: str) -> 
         ({"url": URL + "/", "subscribe": "x"}, "x", f"{URL}/v1/stream/x"),
         ({"url": f"{URL}/other", "subscribe": "x"}, "x", f"{URL}/other/x"),
         ({"url": URL, "bucket": "agents"}, "run 1", f"{URL}/agents/run%201"),
+        ({"url": "unix:/s", "subscribe": "x"}, "x", "http+unix://%2Fs/v1/stream/x"),
+        ({"path": "unix:/s:/v1/stream/x"}, "x", "http+unix://%2Fs/v1/stream/x"),
     ],
 )
 def test_names_lead_to_urls(given: dict[str, str], name: str, url: str) -> None:

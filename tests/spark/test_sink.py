@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from durastreamd.client import UnreachableError
 from durastreamd.spark import sink
-from durastreamd.spark.client import ServerUnreachableError
 from durastreamd.spark.format import DurastreamSource
 from durastreamd.spark.options import OptionError, SinkOptions, parse
 from durastreamd.spark.rows import Batch
 from durastreamd.spark.sink import BatchWriter, Producer, SinkError, StreamWriter, Task, Written
 from tests.spark.driving import BINARY, TEXT, Hand, batch_values
-from tests.spark.plain_server import Scripted, plain_server
 from tests.support.daemon import Daemon
+from tests.support.plain_server import Scripted, plain_server
 
 VALUE = StructType([StructField("value", StringType())])
 BOTH = StructType([StructField("stream", StringType()), *VALUE.fields])
@@ -250,7 +250,7 @@ def test_a_busy_server_is_waited_for_and_a_dead_one_is_told() -> None:
         assert len(posts) == 6
         assert {each["producer-seq"] for each in posts} == {"0"}
     dead = parse(SinkOptions, {**said, "retryTimeoutMs": "0"})
-    with pytest.raises(ServerUnreachableError, match="no answer from"):
+    with pytest.raises(UnreachableError, match="no answer from"):
         write(dead, rows_of("1"), Producer("q.0", 0))
 
 

@@ -17,8 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from durastreamd.spark import client as client_module
-from durastreamd.spark.client import ServerUnreachableError
+from durastreamd.client import CutShortError, UnreachableError, client as client_module
 from durastreamd.spark.offsets import DataLossError, initial
 from durastreamd.spark.options import OptionError, SourceOptions, parse
 from durastreamd.spark.planning import Slice
@@ -443,7 +442,8 @@ def test_a_connection_lost_in_the_midst_is_taken_up_where_it_broke(
         for number, piece in enumerate(pieces(self, 5000)):
             if number == 3 + broken and broken < 4:
                 broken += 1
-                raise ConnectionResetError(104, "reset")
+                message = "reset"
+                raise CutShortError(message)
             yield piece
 
     monkeypatch.setattr(client_module.Body, "pieces", breaking)
@@ -455,7 +455,7 @@ def test_nobody_there_is_one_clear_error_at_load() -> None:
     options = parse(
         SourceOptions, {"path": "http://127.0.0.1:9/v1/stream/a", "retryTimeoutMs": "0"}
     )
-    with pytest.raises(ServerUnreachableError, match=r"no answer from http://127.0.0.1:9 "):
+    with pytest.raises(UnreachableError, match=r"no answer from http://127.0.0.1:9 "):
         schema_of(options)
 
 

@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row, SparkSession, functions as F  # noqa: N812
 
+from durastreamd.client import Client, RefusedError
 from durastreamd.errors import DurastreamError
 from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, NO_INPUT, OK, USAGE
-from durastreamd.spark.client import Client, ServerRefusedError
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_options
 from durastreamd.spark.options import SourceOptions, parse
@@ -216,7 +216,7 @@ class Compaction:
         headers = {"Content-Type": "application/json"}
         try:
             self._client.request("PUT", url, headers, snapshot.body)
-        except ServerRefusedError as exc:
+        except RefusedError as exc:
             if exc.status == 410:
                 return False
             raise

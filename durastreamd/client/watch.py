@@ -5,9 +5,11 @@ import selectors
 import ssl
 import time
 from collections.abc import Mapping
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from durastreamd.spark.client import Client, connect
+from durastreamd.client.address import split
+from durastreamd.client.client import Client
+from durastreamd.client.transport import BROKEN
 
 WATCHED_MAX = 64  # above it the next look, one listing, is cheaper than so many connections
 
@@ -36,15 +38,15 @@ class Watch:
                 self._ask(url, token)
             if self._news(until):
                 return
-        except (OSError, http.client.HTTPException):
+        except BROKEN:
             self.hang_up()
         time.sleep(max(until - time.monotonic(), 0))
 
     def _ask(self, url: str, token: str) -> None:
-        target = f"{urlsplit(url).path}?offset={quote(token)}&live=long-poll"
-        connection = connect(urlsplit(url), self._client.settings)
-        self._open[url, token] = connection
-        connection.request("GET", target, headers=self._client.headers_for(None))
+        origin, path = split(url)
+        connection = self._open[url, token] = self._client.transport.connect(origin)
+        target = f"{path}?offset={quote(token)}&live=long-poll"
+        connection.request("GET", target, headers=self._client.settings.request_headers())
 
     def _news(self, until: float) -> bool:
         while self._open and (left := until - time.monotonic()) > 0:

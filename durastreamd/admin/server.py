@@ -1,0 +1,70 @@
+"""What the commands that talk to a running server share: its address, what its refusals mean."""
+
+import argparse
+
+from durastreamd.client import (
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    AddressError,
+    Client,
+    ClientError,
+    ClientSettings,
+    CutShortError,
+    DeniedError,
+    RefusedError,
+    SettingsError,
+    UnreachableError,
+    resolve,
+)
+from durastreamd.client.address import environment_token
+from durastreamd.client.retry import is_passing
+from durastreamd.kit.command import CommandError
+from durastreamd.kit.status import NO_INPUT, NO_PERMISSION, UNAVAILABLE, USAGE
+
+# Longer than any long-poll and than the heartbeat of events: silence beyond it is a lost peer.
+SILENCE_S_MAX = 90.0
+
+
+def add_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add what every command that talks to a server takes."""
+    parser.add_argument("url", nargs="?", metavar="URL", help=f"{what} (${URL_VARIABLE})")
+    parser.add_argument("--cacert", metavar="FILE", help="authority of the server's certificate")
+
+
+def connect(args: argparse.Namespace) -> tuple[Client, str]:
+    """Return a client and the URL that the arguments ask for; it tries everything once."""
+    try:
+        url = resolve(args.url)
+    except AddressError as exc:
+        raise CommandError(USAGE, str(exc)) from exc
+    settings = ClientSettings(
+        token=environment_token(),
+        headers=(("User-Agent", "dsadmin"),),
+        ca_file=args.cacert or "",
+        timeout_s=SILENCE_S_MAX,
+        retry_s=0,
+    )
+    return Client(settings), url
+
+
+def may_pass(exc: ClientError) -> bool:
+    """Tell whether it is worth asking again: the server is not there, went away or is busy."""
+    if isinstance(exc, RefusedError):
+        return is_passing(exc) or exc.status >= 500
+    return isinstance(exc, UnreachableError | CutShortError)
+
+
+def failure(exc: ClientError) -> CommandError:
+    """Return how a command ends that cannot go on."""
+    if isinstance(exc, SettingsError):
+        return CommandError(NO_INPUT, str(exc))
+    if isinstance(exc, DeniedError):
+        said = "was not accepted" if environment_token() else "is not set"
+        return CommandError(NO_PERMISSION, f"{exc}; the token in {TOKEN_VARIABLE} {said}")
+    if not isinstance(exc, RefusedError) or may_pass(exc):
+        return CommandError(UNAVAILABLE, f"{exc}; is the server running?")
+    told = exc.headers.get("stream-next-offset", "")
+    if exc.status == 410 and told:
+        text = f"what lies before {told} is folded into a snapshot; --from {told} reads on"
+        return CommandError(NO_INPUT, text)
+    return CommandError(NO_INPUT, str(exc))
