@@ -31,8 +31,9 @@ from durastreamd.model.records import (
     UnreadableRecordError,
 )
 from durastreamd.protocol.offsets import mint
-from durastreamd.storage import format as fmt, index, journal
-from durastreamd.storage.checksum import digest, payload_sum, seed
+from durastreamd.storage import catalog, format as fmt, index, journal
+from durastreamd.storage.checksum import payload_sum
+from durastreamd.storage.scan import Gap
 
 OK = "ok"
 TORN = "torn"
@@ -56,27 +57,17 @@ class Found(NamedTuple):
     stream: int = 0
 
 
-def _lost(path: str, data: bytes, position: int, end: int, *, last: bool) -> Found:
+def _lost(path: str, data: bytes, gap: Gap) -> Found:
     """Return what to say of bytes that are no frame."""
+    position, end, passed = gap
+    last = end == len(data)
     count = show.plural(end - position, "byte")
     zero = "" if any(memoryview(data)[position:end]) else ", all zero"
     rest = "nothing after them verifies" if last else f"the next frame verifies at {end}"
+    crowd = f"; {show.plural(passed, 'place')} in them imitate frames" if passed else ""
     verdict = TORN if last else "bad-head"
-    return Found(path, position, end, "bytes", verdict, {}, 0, b"", f"{count}{zero}; {rest}")
-
-
-def _resume(
-    data: bytes, position: int, magics: tuple[bytes, ...], verifies: Callable[[int], bool]
-) -> int:
-    """Return the next position at which a frame verifies, the length of the data if none does."""
-    while True:
-        places = [at for magic in magics if (at := data.find(magic, position)) >= 0]
-        if not places:
-            return len(data)
-        position = min(places)
-        if verifies(position):
-            return position
-        position += 1
+    detail = f"{count}{zero}; {rest}{crowd}"
+    return Found(path, position, end, "bytes", verdict, {}, 0, b"", detail)
 
 
 # --- records ---
@@ -144,25 +135,23 @@ def journal_frames(
     """Yield what a journal file holds; ``names`` learns the streams that begin in it."""
     head = journal.decode_header(data, uuid, number)
     yield _journal_header(path, data, head)
-    view, base = memoryview(data), journal.file_seed(uuid, number)
-    expected = head.first_lsn if head is not None else None
-    position = min(fmt.JOURNAL_HEADER.size, len(data))
-    while position < len(data):
-        found = journal.parse_frame(view, position, base)
-        if found is None:
-            end = _resume(
-                data,
-                position + 1,
-                (fmt.FRAME_MAGIC,),
-                lambda at: journal.parse_frame(view, at, base) is not None,
-            )
-            yield _lost(path, data, position, end, last=end == len(data))
-            position, expected = end, None
+    first_lsn = head.first_lsn if head is not None else None
+    walk = journal.walk(data, journal.file_seed(uuid, number), first_lsn)
+    expected = first_lsn
+    for found in walk.items(min(fmt.JOURNAL_HEADER.size, len(data))):
+        if isinstance(found, Gap):
+            yield _lost(path, data, found)
+            expected = None
             continue
-        (check,) = fmt.CHECKSUM.unpack_from(data, position + fmt.FRAME.size - fmt.CHECKSUM.size)
+        check = _sum_of(data, found.position + fmt.FRAME.size)
         yield _journal_frame(path, found, check, expected, names, len(data))
         expected = found.frame.lsn + 1
-        position = min(found.end, len(data))
+
+
+def _sum_of(data: bytes, end: int) -> int:
+    """Return the checksum of a struct, which is its last field."""
+    (check,) = fmt.CHECKSUM.unpack_from(data, end - fmt.CHECKSUM.size)
+    return int(check)
 
 
 def _journal_header(path: str, data: bytes, head: journal.FileHead | None) -> Found:
@@ -237,27 +226,17 @@ def index_entries(
     fields: Fields = {"stream": f"{stream:016x}", "base": mint(base)}
     why = "" if good else _why_header(data)
     yield Found(path, 0, size, "header", OK if good else "bad-header", fields, base, b"", why)
-    at_seed = index.file_seed(stream, base)
-    position, last_lsn = size, -1
-    while position < len(data):
-        entry = index.parse_entry(data, position, stream, at_seed, position)
-        if entry is None:
-            end = _resume(
-                data,
-                position + 1,
-                (fmt.ENTRY_MAGIC, fmt.STATE_MAGIC),
-                lambda at: index.parse_entry(data, at, stream, at_seed, at) is not None,
-            )
-            yield _lost(path, data, position, end, last=end == len(data))
-            position = end
+    last_lsn = -1
+    for entry in index.walk(data, stream, base).items(size):
+        if isinstance(entry, Gap):
+            yield _lost(path, data, entry)
             continue
-        (check,) = fmt.CHECKSUM.unpack_from(data, position + fmt.ENTRY.size - fmt.CHECKSUM.size)
+        check = _sum_of(data, entry.position + fmt.ENTRY.size)
         if entry.is_state:
             yield _state(path, entry, check)
         else:
             yield _entry(path, entry, check, read, last_lsn)
             last_lsn = entry.frame.lsn
-        position = entry.end
 
 
 def _state(path: str, entry: index.Entry, check: int) -> Found:
@@ -326,51 +305,28 @@ def _payload_verdict(frame: fmt.StoredFrame, read: Read | None) -> tuple[str, st
 def catalog_frames(path: str, data: bytes, uuid: bytes, number: int) -> Iterator[Found]:
     """Yield what a catalogue holds: its frames, and each row of them."""
     size = min(fmt.CATALOG_HEADER.size, len(data))
-    bare = fmt.CATALOG_HEADER.pack(fmt.CATALOG_MAGIC, fmt.FORMAT_VERSION, uuid, number, 0)[:-8]
-    good = data[:size] == bare + fmt.CHECKSUM.pack(digest(bare, seed("catalog header")))
+    good = data[:size] == catalog.file_header(uuid, number)
     fields: Fields = {"uuid": data[16:32].hex(), "number": number}
     why = "" if good else _why_header(data)
     yield Found(path, 0, size, "header", OK if good else "bad-header", fields, 0, b"", why)
-    base = seed("catalog", uuid, number)
-    position, expected = size, None
-    while position < len(data):
-        end = _catalog_frame_end(data, position, base)
-        if end is None:
-            end = _resume(
-                data,
-                position + 1,
-                (fmt.ROWS_MAGIC, fmt.COMMIT_MAGIC),
-                lambda at: _catalog_frame_end(data, at, base) is not None,
-            )
-            yield _lost(path, data, position, end, last=end == len(data))
-            position, expected = end, None
+    expected = None
+    for found in catalog.walk(data, catalog.file_seed(uuid, number)).items(size):
+        if isinstance(found, Gap):
+            yield _lost(path, data, found)
+            expected = None
             continue
-        magic, _, checkpoint, check = fmt.CATALOG_FRAME.unpack_from(data, position)
-        body = data[position + fmt.CATALOG_FRAME.size : end]
-        late = expected is not None and checkpoint != expected
-        common: Fields = {"checkpoint": checkpoint}
-        sums: Fields = {"sum": f"{check:016x}"}
+        late = expected is not None and found.checkpoint != expected
+        common: Fields = {"checkpoint": found.checkpoint}
+        body = found.position + fmt.CATALOG_FRAME.size
+        sums: Fields = {"sum": f"{_sum_of(data, body):016x}"}
         verdict = "out-of-order" if late else OK
-        place = (path, position, end)
-        if magic == fmt.COMMIT_MAGIC:
-            expected = checkpoint + 1
-            yield _commit(place, verdict, common, sums, body)
+        place = (path, found.position, found.end)
+        if found.commit is not None:
+            expected = found.checkpoint + 1
+            yield _commit(place, verdict, common, sums, data[body : found.end])
         else:
-            expected = checkpoint
-            yield from _rows(place, verdict, common, sums, body)
-        position = end
-
-
-def _catalog_frame_end(data: bytes, position: int, base: int) -> int | None:
-    """Return where the frame at a position ends if one verifies there."""
-    start = position + fmt.CATALOG_FRAME.size
-    if start > len(data):
-        return None
-    magic, size, _, check = fmt.CATALOG_FRAME.unpack_from(data, position)
-    if magic not in (fmt.ROWS_MAGIC, fmt.COMMIT_MAGIC) or start + size > len(data):
-        return None
-    covered = data[position : start - fmt.CHECKSUM.size] + data[start : start + size]
-    return start + size if check == digest(covered, base, position) else None
+            expected = found.checkpoint
+            yield from _rows(place, verdict, common, sums, found.rows)
 
 
 Extent = tuple[str, int, int]
@@ -388,9 +344,8 @@ def _commit(place: Extent, verdict: str, common: Fields, sums: Fields, body: byt
 
 
 def _rows(
-    place: Extent, verdict: str, common: Fields, sums: Fields, body: bytes
+    place: Extent, verdict: str, common: Fields, sums: Fields, rows: list[catalog.Row]
 ) -> Iterator[Found]:
-    rows = cbor2.loads(body)
     yield Found(*place, "rows", verdict, common | {"rows": len(rows)} | sums)
     for row in rows:
         kind, fields = _row(row)

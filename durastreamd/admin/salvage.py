@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from durastreamd.admin.census import Ranges, joined, without
 from durastreamd.admin.folding import advance, begin, detail_of, learn, record_of, state_of
-from durastreamd.admin.scan import Gap, Head, index_owner, scan_index
+from durastreamd.admin.scan import Head, index_owner, scan_index
 from durastreamd.admin.segments import (
     Payloads,
     SegmentReport,
@@ -33,6 +33,7 @@ from durastreamd.protocol import content_type
 from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.scan import Gap
 
 # A segment that begins like one of our own files is one of them under another's name.
 _OURS = (fmt.INDEX_MAGIC, fmt.JOURNAL_MAGIC, fmt.CATALOG_MAGIC, fmt.IDENTITY_MAGIC)

@@ -21,12 +21,13 @@ from durastreamd.admin.folding import (
     record_of,
     state_of,
 )
-from durastreamd.admin.scan import Gap, index_owner, scan_index
+from durastreamd.admin.scan import index_owner, scan_index
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.storage import format as fmt, index
 from durastreamd.storage.checksum import payload_seed, payload_sum
 from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.scan import Gap
 
 # Payloads are read this many bytes at a time: it stays in the cache of a core until it is hashed.
 WINDOW_BYTES = 256 * 1024
@@ -89,7 +90,7 @@ class _Check:
         weight = 0
         for entry in scan_index(raw, self._task.stream, self._task.base):
             if isinstance(entry, Gap):
-                self._found(self._index, entry.position, "entry", "the index entry does not verify")
+                self._found(self._index, entry.position, "entry", _about(entry))
                 self._broken = True
                 continue
             frame = entry.frame
@@ -314,6 +315,13 @@ def contradiction(told: tuple[Stream, Detail], known: tuple[Stream, Detail]) -> 
     if stream.key != before.key:
         return f"the state is of a stream called {stream.key}"
     return ""
+
+
+def _about(gap: Gap) -> str:
+    detail = "the index entry does not verify"
+    if gap.passed:  # what may be hidden among imitations was not looked at, and that is said
+        detail += f", and {gap.passed} places after it that imitate entries were not checked"
+    return detail
 
 
 class Payloads:

@@ -7,12 +7,13 @@ durable, and the file is damaged: then rows that verify are evidence, and no lon
 
 from typing import NamedTuple
 
-from durastreamd.admin.scan import Gap, catalog_header, scan_catalog
+from durastreamd.admin.scan import catalog_header, scan_catalog
 from durastreamd.admin.survey import Claim, Survey
 from durastreamd.engine import checkpoint as cp
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.catalog import Commit, Row
+from durastreamd.storage.scan import Gap
 
 
 class _Checkpoint(NamedTuple):

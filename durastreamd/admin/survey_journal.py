@@ -5,10 +5,11 @@ catalogue. A frame that does not verify and that nothing vouches for is the torn
 write, of which no client was told. The rules are those of ``storage.recovery``.
 """
 
-from durastreamd.admin.scan import Gap, Head, journal_header, scan_journal
+from durastreamd.admin.scan import Head, journal_header, scan_journal
 from durastreamd.admin.survey import Survey
 from durastreamd.model.records import MARK_STREAM
 from durastreamd.storage import format as fmt
+from durastreamd.storage.scan import Gap
 
 _Gaps = list[tuple[int, Gap]]
 
@@ -95,11 +96,15 @@ def _gap(found: Survey, number: int, gap: Gap) -> int:
         # Nothing in such a file is known to be torn: its header was durable before any frame.
         detail = f"frame {lsn} does not verify, nor does the file's header"
         found.found(path, gap.position, "frame", detail)
-    elif lsn > found.durable_lsn:
+    elif lsn <= found.durable_lsn:
+        found.found(path, gap.position, "frame", f"frame {lsn}, which was durable, does not verify")
+    elif gap.passed:
+        detail = f"{gap.end - gap.position} bytes that may be of a batch never acknowledged, but "
+        detail += f"{gap.passed} places in them imitate frames and were not all checked"
+        found.found(path, gap.position, "frame", detail)
+    else:
         detail = f"{gap.end - gap.position} bytes of a batch that was never acknowledged"
         found.found(path, gap.position, "torn", detail, harmless=True)
-    else:
-        found.found(path, gap.position, "frame", f"frame {lsn}, which was durable, does not verify")
     return lsn
 
 

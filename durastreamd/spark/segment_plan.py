@@ -221,7 +221,7 @@ def _runs(
     base = journal.file_seed(uuid, file.number)
     run: _Run | None = None
     end = 0
-    for entry in journal.later_frames(memoryview(file.data), fmt.JOURNAL_HEADER.size, base):
+    for entry in journal.frames(file.data, fmt.JOURNAL_HEADER.size, base):
         frame = entry.frame
         if not entry.payload_ok or not frame.size:
             continue

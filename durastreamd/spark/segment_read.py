@@ -250,7 +250,7 @@ class PieceReader:
         uuid = datadir.read_identity(self._disk).uuid
         base = journal.file_seed(uuid, piece.number) + piece.start
         wanted_by: dict[int, list[fmt.StoredFrame]] = {each.owner: [] for each in piece.extents}
-        for found in journal.later_frames(memoryview(data), 0, base):
+        for found in journal.frames(data, 0, base, payloads=True):
             if found.payload_ok and found.frame.size and found.frame.stream in wanted_by:
                 wanted_by[found.frame.stream].append(found.frame)
         for extent in piece.extents:

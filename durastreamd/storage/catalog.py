@@ -19,9 +19,10 @@ from typing import NamedTuple
 import cbor2
 
 from durastreamd.errors import CorruptDataError, WriteFailedError
-from durastreamd.storage import format as fmt
+from durastreamd.storage import format as fmt, scan
 from durastreamd.storage.checksum import digest, seed
 from durastreamd.storage.disk import Disk, read_file, write_all, write_new_file
+from durastreamd.storage.scan import Gap, Walk
 
 _SUM_BYTES = fmt.CHECKSUM.size
 ROWS_PER_FRAME = 512
@@ -54,13 +55,15 @@ def _frame(magic: bytes, checkpoint: int, body: bytes, base: int, position: int)
     return bare + fmt.CHECKSUM.pack(digest(bare + body, base, position)) + body
 
 
-def _file_header(uuid: bytes, number: int) -> bytes:
+def file_header(uuid: bytes, number: int) -> bytes:
+    """Return the header of a catalogue file."""
     fields = (fmt.CATALOG_MAGIC, fmt.FORMAT_VERSION, uuid, number)
     bare = fmt.CATALOG_HEADER.pack(*fields, 0)[:-_SUM_BYTES]
     return bare + fmt.CHECKSUM.pack(digest(bare, seed("catalog header")))
 
 
-def _file_seed(uuid: bytes, number: int) -> int:
+def file_seed(uuid: bytes, number: int) -> int:
+    """Return the seed of all checksums in one catalogue file."""
     return seed("catalog", uuid, number)
 
 
@@ -68,8 +71,8 @@ def encode_file(
     uuid: bytes, number: int, checkpoint: int, rows: Iterable[Row], commit: Commit
 ) -> bytes:
     """Return a whole catalogue file of one checkpoint, the one after ``checkpoint``."""
-    header = _file_header(uuid, number)
-    base = _file_seed(uuid, number)
+    header = file_header(uuid, number)
+    base = file_seed(uuid, number)
     return header + _encode(base, len(header), checkpoint + 1, list(encode_rows(rows)), commit)
 
 
@@ -116,7 +119,7 @@ class CatalogWriter:
         return writer
 
     def _encode(self, number: int, position: int, bodies: list[bytes], commit: Commit) -> bytes:
-        base = _file_seed(self._uuid, number)
+        base = file_seed(self._uuid, number)
         return _encode(base, position, self.checkpoint + 1, bodies, commit)
 
     def append(self, bodies: list[bytes], commit: Commit) -> None:
@@ -138,7 +141,7 @@ class CatalogWriter:
     def rewrite(self, bodies: list[bytes], commit: Commit) -> None:
         """Put a checkpoint of all rows into a new file and make it durable; the old one goes."""
         number = self.number + 1
-        header = _file_header(self._uuid, number)
+        header = file_header(self._uuid, number)
         data = header + self._encode(number, len(header), bodies, commit)
         draft = f"{fmt.catalog_path(number)}.new"
         if self._disk.exists(draft):
@@ -162,10 +165,10 @@ def load(disk: Disk, uuid: bytes) -> Loaded:
     number = numbers[-1]
     path = fmt.catalog_path(number)
     data = read_file(disk, path)
-    header = _file_header(uuid, number)
+    header = file_header(uuid, number)
     if data[: len(header)] != header:
         raise CorruptDataError(path, 0, "the catalogue's header is damaged")
-    loaded = _walk(data, len(header), number, _file_seed(uuid, number))
+    loaded = _walk(data, len(header), number, file_seed(uuid, number))
     if loaded is None:
         raise CorruptDataError(path, len(header), "the catalogue holds no whole checkpoint")
     return loaded
@@ -176,51 +179,79 @@ def _walk(data: bytes, position: int, number: int, base: int) -> Loaded | None:
     pending: list[Row] = []
     loaded: Loaded | None = None
     path = fmt.catalog_path(number)
-    while True:
-        found = _read_frame(data, position, base)
-        if found is None:
-            break
-        magic, checkpoint, body, position = found
-        if loaded is not None and checkpoint != loaded.checkpoint + 1:
-            raise CorruptDataError(path, position, f"checkpoint {checkpoint} is out of order")
-        if magic == fmt.ROWS_MAGIC:
-            pending += body
+    while (found := parse_frame(data, position, base)) is not None:
+        position = found.end
+        if loaded is not None and found.checkpoint != loaded.checkpoint + 1:
+            raise CorruptDataError(path, position, f"checkpoint {found.checkpoint} is out of order")
+        if found.commit is None:
+            pending += found.rows
         else:
             rows += pending
             pending = []
-            loaded = Loaded(number, position, checkpoint, rows, Commit(*body), b"")
+            loaded = Loaded(number, position, found.checkpoint, rows, found.commit, b"")
     if loaded is None:
         return None
-    torn = data[loaded.length :]
-    if _commit_after(torn, loaded, base):
+    if _commit_after(data, loaded, base):
         reason = "the catalogue is damaged before its last checkpoint; run `dsadmin repair`"
         raise CorruptDataError(path, loaded.length, reason)
-    return loaded._replace(torn=torn)
+    return loaded._replace(torn=data[loaded.length :])
 
 
-def _read_frame(data: bytes, position: int, base: int) -> tuple[bytes, int, list, int] | None:  # type: ignore[type-arg]
+class CatalogFrame(NamedTuple):
+    """A frame of the catalogue that verifies: rows, or a commit."""
+
+    position: int
+    end: int
+    checkpoint: int
+    rows: list[Row]
+    commit: Commit | None
+
+
+def parse_frame(data: bytes, position: int, base: int) -> CatalogFrame | None:
+    """Return the frame at ``position`` if one verifies there."""
     start = position + fmt.CATALOG_FRAME.size
     if start > len(data):
         return None
     magic, size, checkpoint, check = fmt.CATALOG_FRAME.unpack_from(data, position)
-    if magic not in (fmt.ROWS_MAGIC, fmt.COMMIT_MAGIC) or start + size > len(data):
+    end = start + size
+    if magic not in (fmt.ROWS_MAGIC, fmt.COMMIT_MAGIC) or end > len(data):
         return None
-    body = data[start : start + size]
+    body = data[start:end]
     if check != digest(data[position : start - _SUM_BYTES] + body, base, position):
         return None
-    return magic, checkpoint, cbor2.loads(body), start + size
+    try:
+        fields = cbor2.loads(body)
+        if magic == fmt.ROWS_MAGIC:
+            return CatalogFrame(position, end, checkpoint, list(fields), None)
+        return CatalogFrame(position, end, checkpoint, [], Commit(*fields))
+    except (cbor2.CBORDecodeError, TypeError, ValueError):
+        return None
 
 
-def _commit_after(torn: bytes, loaded: Loaded, base: int) -> bool:
+def walk(data: bytes, base: int, checkpoint: int | None = None) -> Walk[CatalogFrame]:
+    """Return the walk through a catalogue file's bytes.
+
+    With ``checkpoint``, for frames of that one or later: each takes up a frame at least.
+    """
+
+    def could(position: int) -> bool:
+        if checkpoint is None:
+            return True
+        found = fmt.CATALOG_FRAME.unpack_from(data, position)[2]
+        return bool(0 <= found - checkpoint <= len(data) // fmt.CATALOG_FRAME.size)
+
+    return Walk(data, scan.CATALOG, lambda position: parse_frame(data, position, base), could)
+
+
+def _commit_after(data: bytes, loaded: Loaded, base: int) -> bool:
     """Tell whether a later checkpoint than the next one is in the bytes after the last good one.
 
     The next one may be there in part: its write was cut short and never synced. One after that
     proves that the next one had been durable, and that its bytes rotted since.
     """
-    position = torn.find(fmt.COMMIT_MAGIC)
-    while position >= 0:
-        found = _read_frame(b"\0" * loaded.length + torn, loaded.length + position, base)
-        if found is not None and found[1] > loaded.checkpoint + 1:
-            return True
-        position = torn.find(fmt.COMMIT_MAGIC, position + 1)
-    return False
+    return any(
+        not isinstance(found, Gap)
+        and found.commit is not None
+        and found.checkpoint > loaded.checkpoint + 1
+        for found in walk(data, base, loaded.checkpoint).items(loaded.length)
+    )

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from durastreamd.errors import CorruptDataError
-from durastreamd.storage import format as fmt
+from durastreamd.storage import format as fmt, scan
 from durastreamd.storage.checksum import digest, seed
+from durastreamd.storage.scan import Walk
 
 _SUM_BYTES = fmt.CHECKSUM.size
 _ENTRY_BYTES = fmt.ENTRY.size
@@ -85,6 +86,16 @@ def parse_entry(data: bytes, at: int, stream: int, base: int, position: int) -> 
     return Entry(position, position + _ENTRY_BYTES + header_size, magic == fmt.STATE_MAGIC, frame)
 
 
+def walk(data: bytes, stream: int, base: int) -> Walk[Entry]:
+    """Return the walk through an index file's bytes."""
+    base_seed = file_seed(stream, base)
+
+    def parse(position: int) -> Entry | None:
+        return parse_entry(data, position, stream, base_seed, position)
+
+    return Walk(data, scan.INDEX, parse)
+
+
 class IndexReader:
     """Reads one index file up to a known length through a ``read(size, position)`` function."""
 
@@ -130,14 +141,12 @@ class IndexReader:
     def _after(self, position: int) -> int:
         """Return where the next entry that verifies begins, or the end."""
         data = self._read(self.length - position, position)
-        found = len(data)
-        for magic in (fmt.ENTRY_MAGIC, fmt.STATE_MAGIC):
-            at = data.find(magic, 1)
-            while 0 <= at < found:
-                if parse_entry(data, at, self._stream, self._seed, position + at) is not None:
-                    found = at
-                at = data.find(magic, at + 1)
-        return position + found
+
+        def parse(at: int) -> Entry | None:
+            return parse_entry(data, at, self._stream, self._seed, position + at)
+
+        found = Walk(data, scan.INDEX, parse).next_frame(1)
+        return found.position if found is not None else self.length
 
     def _large_entry(self, position: int) -> Entry:
         """Return an entry that no chunk holds, or raise: then it is none."""

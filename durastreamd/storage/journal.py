@@ -17,13 +17,15 @@ A failed or short write is cut back and the cut is synced before the failure is 
 answered error cannot come back to life after a crash. A failed sync is final.
 """
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from durastreamd.errors import SyncFailedError, WriteFailedError
-from durastreamd.storage import format as fmt
+from durastreamd.storage import format as fmt, scan
 from durastreamd.storage.checksum import digest, payload_sum, seed
 from durastreamd.storage.disk import Disk, coalesce, read_file, write_all, write_parts
+from durastreamd.storage.scan import Gap, Walk
 
 _SUM_BYTES = fmt.CHECKSUM.size
 _FRAME_BYTES = fmt.FRAME.size
@@ -182,8 +184,10 @@ class JournalWriter:
         self._disk.release(self._handle)
 
 
-def parse_frame(data: memoryview, position: int, base: int) -> JournalFrame | None:
-    """Return the frame at ``position`` if one verifies there."""
+def parse_frame(
+    data: memoryview, position: int, base: int, *, payload: bool = True
+) -> JournalFrame | None:
+    """Return the frame at ``position`` if one verifies there; on request without its payload."""
     if position + _FRAME_BYTES > len(data):
         return None
     prefix = data[position : position + _FRAME_BYTES]
@@ -210,25 +214,46 @@ def parse_frame(data: memoryview, position: int, base: int) -> JournalFrame | No
     if check != digest(bytes(prefix[:-_SUM_BYTES]) + header, base, position):
         return None
     end = body + size
-    payload = bytes(data[body:end])
-    payload_ok = len(payload) == size and payload_sum(payload, stream, start) == total
-    frame = fmt.StoredFrame(stream, start, size, time_ms, ordinal, total, lsn, header, payload)
+    held = data[body:end]
+    payload_ok = len(held) == size and payload_sum(held, stream, start) == total
+    kept = bytes(held) if payload else b""
+    frame = fmt.StoredFrame(stream, start, size, time_ms, ordinal, total, lsn, header, kept)
     return JournalFrame(position, end, durable, previous, payload_ok, frame)
 
 
-def later_frames(data: memoryview, position: int, base: int) -> Iterator[JournalFrame]:
-    """Yield every frame that verifies after ``position``, finding its way through damage."""
-    raw = bytes(data)
-    while True:
-        position = raw.find(fmt.FRAME_MAGIC, position)
-        if position < 0:
-            return
-        found = parse_frame(data, position, base)
-        if found is None:
-            position += 1
-        else:
-            yield found
-            position = min(found.end, len(raw))
+_LSN_AT = 56  # in a frame: its lsn, then its durable lsn
+_LSNS = struct.Struct("<QQ")
+
+
+def walk(
+    data: bytes, base: int, first_lsn: int | None = None, *, payloads: bool = False
+) -> Walk[JournalFrame]:
+    """Return the walk through a journal file's bytes; its header's ``first_lsn`` makes it quicker.
+
+    ``base`` is the file's seed (plus where ``data`` begins in it).
+    """
+    view = memoryview(data)
+
+    def parse(position: int) -> JournalFrame | None:
+        return parse_frame(view, position, base, payload=payloads)
+
+    def could(position: int) -> bool:
+        """Frames are numbered without gaps from the first one, and none is shorter than this."""
+        lsn, durable = _LSNS.unpack_from(view, position + _LSN_AT)
+        if durable >= lsn:
+            return False
+        return first_lsn is None or 0 <= lsn - first_lsn <= position // _FRAME_BYTES
+
+    return Walk(data, scan.JOURNAL, parse, could)
+
+
+def frames(
+    data: bytes, position: int, base: int, first_lsn: int | None = None, *, payloads: bool = False
+) -> Iterator[JournalFrame]:
+    """Yield every frame that verifies from ``position`` on, finding a way through damage."""
+    for item in walk(data, base, first_lsn, payloads=payloads).items(position):
+        if not isinstance(item, Gap):
+            yield item
 
 
 class JournalFile(NamedTuple):

@@ -23,7 +23,6 @@ has owners nobody names.
 
 from collections.abc import Generator, Iterator
 from enum import Enum
-from itertools import islice
 from typing import NamedTuple
 
 from durastreamd.errors import CorruptDataError
@@ -32,7 +31,7 @@ from durastreamd.storage.journal import (
     JournalFile,
     JournalFrame,
     file_seed,
-    later_frames,
+    frames,
     parse_frame,
 )
 
@@ -149,6 +148,7 @@ class JournalWalk:
         self._durable = durable
         self.next_lsn = next_lsn
         self.cases: list[str] = []
+        self._ahead: _Ahead | None = None
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps in order; raise CorruptDataError where the table says REFUSE."""
@@ -217,13 +217,14 @@ class JournalWalk:
         file = self._files[index]
         after = self._files[index + 1] if index + 1 < len(self._files) else None
         lsn = self.next_lsn
-        rest = list(_frames_from(self._uuid, file, position + 1))
-        durable = max([self._durable, *(frame.durable_lsn for frame in rest)])
+        # A head that verifies has true lengths, so no frame stands within what it spans.
+        ahead = self._ahead_in(index, found.end if found is not None else position + 1)
+        durable = max(self._durable, ahead.durable_lsn)
         for later in self._files[index + 1 :]:
             durable = max(durable, later.head.durable_lsn if later.head else 0)
-        if not rest and after is not None:
-            rest = list(islice(_frames_from(self._uuid, after, 0), 1))
-        following = rest[0] if rest else None
+        following = ahead.after(position)
+        if following is None and after is not None:
+            following = next(_frames_in(self._uuid, after, fmt.JOURNAL_HEADER.size), None)
         place = Place(
             end=position >= len(file.data),
             later=after is not None and after.head is not None,
@@ -235,6 +236,12 @@ class JournalWalk:
         )
         return place, following
 
+    def _ahead_in(self, index: int, position: int) -> "_Ahead":
+        """Return what verifies in a file after its first bad place, looked for only once."""
+        if self._ahead is None or self._ahead.index != index:
+            self._ahead = _Ahead(self._uuid, self._files[index], index, position)
+        return self._ahead
+
     def _refusal(self, file: JournalFile, position: int, place: Place) -> CorruptDataError:
         what = "ends before frame" if place.end else "does not verify at frame"
         reason = (
@@ -244,5 +251,30 @@ class JournalWalk:
         return CorruptDataError(fmt.journal_path(file.number), position, reason)
 
 
-def _frames_from(uuid: bytes, file: JournalFile, position: int) -> Iterator[JournalFrame]:
-    return later_frames(memoryview(file.data), position, file_seed(uuid, file.number))
+class _Ahead:
+    """The frames that verify after the first bad place of a file.
+
+    However many places of a file are bad, it is walked twice at most: once for what it proves, once
+    along with the questions, which come in the order of their positions. A frame proves only what
+    came before it, so one that stands before a later question cannot prove too much there.
+    """
+
+    def __init__(self, uuid: bytes, file: JournalFile, index: int, position: int) -> None:
+        self.index = index
+        self.durable_lsn = 0
+        self._next: JournalFrame | None = None
+        for frame in _frames_in(uuid, file, position):
+            self._next = self._next or frame
+            self.durable_lsn = max(self.durable_lsn, frame.durable_lsn)
+        self._rest = _frames_in(uuid, file, self._next.end if self._next else len(file.data))
+
+    def after(self, position: int) -> JournalFrame | None:
+        """Return the first good frame after a position, which only ever grows."""
+        while self._next is not None and self._next.position <= position:
+            self._next = next(self._rest, None)
+        return self._next
+
+
+def _frames_in(uuid: bytes, file: JournalFile, position: int) -> Iterator[JournalFrame]:
+    first_lsn = file.head.first_lsn if file.head is not None else None
+    return frames(file.data, position, file_seed(uuid, file.number), first_lsn)

@@ -470,3 +470,28 @@ def test_an_index_that_cuts_a_segment_goes_with_other_damage(
     plan = repaired(disk)
     assert fmt.index_path(1, 100) in plan.out
     assert shown(opened(disk))["/a"].data == shown(dump(world.engine))["/a"].data
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_imitated_heads_of_one_client_hide_no_frame_of_others(*, careful: bool) -> None:
+    """One bit of the imitator's own frame rots: it alone loses, and the plan says what."""
+    world = World()
+    for key in ("/evil", "/v1", "/v2"):
+        world.create(key)
+    fields = (1, 0, world.now_ms, 0, 0, 2, 1, 1) if careful else (0,) * 8
+    # Pretended headers reach over the frames of the two others.
+    head = fmt.FRAME.pack(fmt.FRAME_MAGIC, 40_000, 5, *fields, 0) + b"\x82\x00\x81\x05".ljust(8)
+    at = world.engine.journal.length
+    world.append("/evil", head * 400)
+    world.append("/v1", b"one" * 8000)
+    world.append("/v2", b"two" * 8000)
+    world.commit([(Mark(world.now_ms), b"")])
+    disk = moving(world.disk)
+    flip(disk, fmt.journal_path(world.engine.journal.number), at + 60)
+
+    plan = repaired(disk)
+    after = shown(opened(disk))
+    assert after["/v1"].data == b"one" * 8000
+    assert after["/v2"].data == b"two" * 8000
+    assert after["/evil"].data == b""
+    assert plan.losses, "the imitator's own append is lost, and that is said"

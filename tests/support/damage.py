@@ -161,7 +161,7 @@ def surviving(disk: MovingDisk) -> Iterator[fmt.StoredFrame]:
         name = path.rpartition("/")[2]
         if path.startswith(fmt.JOURNAL_DIR) and fmt.numbered([name], ".jnl"):
             seed = journal.file_seed(UUID, int(name[:16]))
-            for found in journal.later_frames(memoryview(data), 0, seed):
+            for found in journal.frames(data, 0, seed, payloads=True):
                 if found.payload_ok:
                     yield found.frame
         elif path.startswith(fmt.STREAMS_DIR) and fmt.numbered([name], ".idx"):

@@ -1,0 +1,406 @@
+"""The walk through damaged bytes: nothing real is passed over, and imitations cost little.
+
+Effort is counted in bytes hashed, never in seconds.
+"""
+
+import logging
+import math
+import random
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import cbor2
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from durastreamd.engine.engine import Engine
+from durastreamd.engine.opening import Report, open_engine
+from durastreamd.engine.options import EngineOptions
+from durastreamd.errors import CorruptDataError
+from durastreamd.model.draft import AppendCommand, Draft, Payload
+from durastreamd.model.namespace import CreateCommand
+from durastreamd.model.records import Append, Create, Mark
+from durastreamd.storage import catalog, format as fmt, index, journal
+from durastreamd.storage.checksum import digest, payload_sum
+from durastreamd.storage.scan import CROWDED_FACTOR, JOURNAL, NESTED_MAX, Gap
+from tests.support.sim_disk import SimDisk
+
+UUID = b"\x07" * 16
+NOW = 1_700_000_000_000
+SEED = journal.file_seed(UUID, 1)
+HEAD = journal.FileHead(1, 0)
+MIB = 1024 * 1024
+
+
+class Effort(NamedTuple):
+    """How many bytes were hashed: of heads, and of payloads."""
+
+    heads: list[int]
+    payloads: list[int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.heads) + sum(self.payloads)
+
+
+@pytest.fixture
+def effort(monkeypatch: pytest.MonkeyPatch) -> Effort:
+    """Count what reading a journal hashes."""
+    counted = Effort([], [])
+
+    def count_head(data: bytes, base: int, position: int = 0) -> int:
+        counted.heads.append(len(data))
+        return digest(data, base, position)
+
+    def count_payload(data: bytes, stream: int, start: int) -> int:
+        counted.payloads.append(len(data))
+        return payload_sum(data, stream, start)
+
+    monkeypatch.setattr(journal, "digest", count_head)
+    monkeypatch.setattr(journal, "payload_sum", count_payload)
+    return counted
+
+
+# --- imitations ---
+
+
+def spam(size: int, every: int) -> bytes:
+    """The crudest imitation: a magic and the length of a long header, again and again."""
+    unit = (fmt.FRAME_MAGIC + (size // 4).to_bytes(4, "little")).ljust(every, b"\0")
+    return (unit * (size // every + 1))[:size]
+
+
+def careful(size: int, reach: int, *, unit: int = 96) -> bytes:
+    """The best imitation: every field as it could be, the header an array, heads inside heads."""
+    bare = fmt.FRAME.pack(fmt.FRAME_MAGIC, reach, 5, 1, 0, NOW, 0, 0, 2, 1, 1, 0)
+    one = (bare + b"\x82\x00\x81\x05").ljust(unit, b"\0")
+    return (one * (size // unit + 1))[:size]
+
+
+# --- opening ---
+
+
+def torn_write(body: bytes) -> SimDisk:
+    """Return a directory whose last write, of ``body``, was cut short: its first sector is lost."""
+    logging.getLogger("durastreamd").setLevel(logging.CRITICAL)
+    disk = SimDisk()
+    engine = opened(disk, create=True)[0]
+    outcome, drafted = engine.namespace.decide_create(CreateCommand("/a"), NOW)
+    assert drafted is not None, outcome
+    engine.commit([drafted])
+    path = fmt.journal_path(engine.journal.number)
+    begun = engine.journal.length
+    draft = Draft(engine.namespace.by_key["/a"], 10)
+    draft.decide(AppendCommand(Payload(body), "application/octet-stream"))
+    engine.commit([draft.record(NOW)])
+    engine.release()
+
+    def lose(data: bytearray) -> None:
+        data[begun : begun + 512] = b"\0" * 512
+
+    disk.damage(path, lose)
+    return disk
+
+
+def opened(disk: SimDisk, *, create: bool = False) -> tuple[Engine, Report]:
+    return open_engine(disk, EngineOptions(), lambda: UUID, NOW, create=create)
+
+
+def opening_hashes(body: bytes, effort: Effort) -> int:
+    disk = torn_write(body)
+    effort.heads.clear()
+    effort.payloads.clear()
+    engine, report = opened(disk)
+    assert report.torn_bytes >= len(body)
+    assert engine.namespace.by_key["/a"].tail == 0
+    return effort.total
+
+
+@pytest.mark.parametrize("every", [8, 88])
+def test_imitated_heads_open_like_noise(every: int, effort: Effort) -> None:
+    noise = opening_hashes(random.Random(1).randbytes(MIB), effort)
+    imitated = opening_hashes(spam(MIB, every), effort)
+    assert imitated <= 3 * max(noise, 1024)
+
+
+def test_the_best_imitation_opens_within_the_bound(effort: Effort) -> None:
+    size = MIB
+    hashed = opening_hashes(careful(size, 24 * 96 - 1), effort)
+    bound = (NESTED_MAX + 1 + CROWDED_FACTOR) * (size + 1024)
+    assert 20 * size < hashed <= bound
+    # Longer heads hold more than a real one can; most of them are not even looked at.
+    assert opening_hashes(careful(size, size // 2), effort) <= bound
+
+
+def test_however_many_places_are_bad_a_file_is_walked_twice(effort: Effort) -> None:
+    """Every second record has rotted, and the mark at the end proves that all were durable."""
+    disk = SimDisk()
+    engine = opened(disk, create=True)[0]
+    starts = []
+    for number in range(120):
+        outcome, drafted = engine.namespace.decide_create(
+            CreateCommand(f"/{number}", payload=Payload(b"x" * 1000)), NOW
+        )
+        assert drafted is not None, outcome
+        engine.commit([drafted])
+        starts.append(engine.journal.length)
+    engine.commit([(Mark(NOW), b"")])
+    path, length = fmt.journal_path(engine.journal.number), engine.journal.length
+    engine.release()
+
+    def rot(data: bytearray) -> None:
+        for end in starts[::2]:
+            data[end - 1] ^= 1
+
+    disk.damage(path, rot)
+    effort.heads.clear()
+    effort.payloads.clear()
+    _, report = opened(disk)
+    assert len(report.damaged) == 60
+    assert effort.total <= 4 * length
+
+
+# --- the walk itself ---
+
+
+def frames_of(batches: list[list[tuple[int, bytes, bytes]]]) -> tuple[bytes, list[int]]:
+    """Return a journal file of these (stream, header, payload), and where its frames begin."""
+    disk = SimDisk()
+    disk.make_directory(fmt.JOURNAL_DIR)
+    writer = journal.JournalWriter(disk, UUID, 1, HEAD)
+    places = []
+    for batch in batches:
+        position, lsn = writer.length, writer.next_lsn
+        frames = []
+        for number, (stream, header, payload) in enumerate(batch):
+            total = payload_sum(payload, stream, 0)
+            at = lsn + number
+            frames.append(
+                fmt.StoredFrame(stream, 0, len(payload), NOW, 0, total, at, header, payload)
+            )
+            places.append(position)
+            position += fmt.FRAME.size + len(header) + len(payload)
+        writer.commit(frames, writer.encode(frames))
+    return disk.read(fmt.journal_path(1)), places
+
+
+def walked(data: bytes) -> list[journal.JournalFrame | Gap]:
+    return list(journal.walk(data, SEED, HEAD.first_lsn).items(fmt.JOURNAL_HEADER.size))
+
+
+def found_at(data: bytes) -> list[int]:
+    return [item.position for item in walked(data) if not isinstance(item, Gap)]
+
+
+APPEND = cbor2.dumps([0, [5]])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 5),
+            st.sampled_from(["plain", "spam", "careful", "deep", "empty"]),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_whole_frame_is_found_whatever_stands_before_it(
+    plan: list[tuple[int, str, bool]], rng: random.Random
+) -> None:
+    bodies = {
+        "plain": b"plain bytes",
+        "spam": spam(5000, 8),
+        "careful": careful(5000, 900),
+        "deep": careful(5000, 4000),
+        "empty": b"",
+    }
+    data, places = frames_of([[(stream, APPEND, bodies[kind])] for stream, kind, _ in plan])
+    rotten = bytearray(data)
+    for place, (*_, bad) in zip(places, plan, strict=True):
+        if bad:
+            rotten[place + rng.randrange(fmt.FRAME.size)] ^= 1 << rng.randrange(8)
+    whole = [place for place, (*_, bad) in zip(places, plan, strict=True) if not bad]
+    assert found_at(bytes(rotten)) == whole
+
+
+def test_the_effort_is_bounded_for_the_best_imitation() -> None:
+    for reach in (1, 100, 24 * 96 - 1, 24 * 96 + 1, 50_000):
+        data = b"\0" * 64 + careful(200_000, reach)
+        walk = journal.walk(data, SEED, HEAD.first_lsn)
+        assert [item[:2] for item in walk.items(64)] == [(64, len(data))]
+        assert walk.hashed_bytes <= (NESTED_MAX + 1 + CROWDED_FACTOR) * len(data)
+
+
+def test_crowded_places_are_hashed_while_the_extra_effort_lasts() -> None:
+    places = 200
+    data = b"\0" * 64 + careful(places * 96, 40 * 96 - 1)
+    (gap,) = walked(data)
+    assert isinstance(gap, Gap)
+    crowded = places - 40 - (NESTED_MAX + 1)  # the last forty reach too far, those before hold few
+    hashed = CROWDED_FACTOR * len(data) // (40 * 96 + fmt.FRAME.size)
+    assert gap.passed == crowded - 1 - hashed  # the first was tried before the search began
+
+
+def test_sequence_numbers_out_of_range_cost_nothing() -> None:
+    """A frame's lsn cannot be larger than the frames that fit before it allow."""
+    far = fmt.FRAME.pack(fmt.FRAME_MAGIC, 3, 5, 1, 0, NOW, 0, 0, 10**6, 1, 1, 0) + b"\x81\x00\0"
+    walk = journal.walk(b"\0" * 64 + far * 100, SEED, HEAD.first_lsn)
+    list(walk.items(64))
+    assert walk.hashed_bytes == 0
+    walk = journal.walk(b"\0" * 64 + far * 100, SEED)
+    list(walk.items(64))
+    assert walk.hashed_bytes > 0
+
+
+MAGIC = int.from_bytes(fmt.FRAME_MAGIC, "big")
+
+
+def test_a_create_full_of_magics_is_found_after_damage() -> None:
+    """Every integer a client or an accident could choose holds the magic."""
+    record = Create(
+        stream=7,
+        start=0,
+        size=0,
+        time_ms=NOW,
+        ordinal=0,
+        count=0,
+        lengths=[],
+        key="/k",
+        content_type="text/plain",
+        ttl_ms=MAGIC,
+        expires_ms=MAGIC << 8,
+        source=MAGIC,
+        anchor=MAGIC << 16,
+        sub=MAGIC,
+        floor=MAGIC << 8,
+    )
+    data, places = frames_of([[(1, APPEND, b"first")], [(7, record.header(), careful(4000, 800))]])
+    rotten = bytearray(data)
+    rotten[places[0] + 20] ^= 1
+    assert found_at(bytes(rotten)) == places[1:]
+
+
+def test_an_append_of_many_producers_whose_epochs_are_magics_is_found_after_damage() -> None:
+    producers = tuple((f"p{n}", MAGIC << n % 3 * 8, 0) for n in range(2000))
+    header = Append(7, 0, 0, NOW, 0, 1, [5], producers=producers).header()
+    assert header.count(fmt.FRAME_MAGIC) == 2000
+    data, places = frames_of([[(1, APPEND, b"first")], [(7, header, b"")]])
+    rotten = bytearray(data)
+    rotten[places[0] + 20] ^= 1
+    assert found_at(bytes(rotten)) == places[1:]
+
+
+# --- why real heads are not crowded ---
+
+# Tokens of a list of producers, byte by byte: z may be zero, n is never zero; then how many of the
+# bytes after the first are not all zero, since integers are written as short as they can be.
+Token = tuple[str, int]
+NUMBERS: list[Token] = [("z", 0), ("nn", 0), ("nnz", 0), ("nzzzz", 2), ("nzzzzzzzz", 4)]
+SEQS = NUMBERS[:-1]  # nobody makes four thousand million appends to imitate one frame
+APPENDS = {1: 0, 2: 24, 3: 256, 5: 65_536}  # what a seq of so many bytes takes
+TEXTS: list[Token] = [
+    *(("n" + "n" * size, 0) for size in range(1, 24)),
+    ("nn" + "n" * 24, 0),
+    ("nnz" + "n" * 256, 0),
+]
+ZEROS = {7, 13, 14, 15, 22, 23, 31, 38, 39, 47, 62, 63, 70, 71, 78, 79}
+
+
+def fits(at: int, token: Token) -> bool:
+    form, run = token
+    if any(kind == "n" and at + number in ZEROS for number, kind in enumerate(form)):
+        return False
+    return not run or not all(at + 1 + number in ZEROS for number in range(run))
+
+
+@cache
+def appends_needed(at: int, turn: int) -> float:
+    """Return how many appends it takes to have a struct's zeros in a list of producers."""
+    if at > max(ZEROS):
+        return 0
+    choices = (SEQS, [("n", 0)], TEXTS, NUMBERS)[turn]
+    return min(
+        (
+            appends_needed(at + len(form), (turn + 1) % 4) + (APPENDS[len(form)] if not turn else 0)
+            for form, run in choices
+            if fits(at, (form, run))
+        ),
+        default=math.inf,
+    )
+
+
+def test_a_place_in_a_list_of_producers_takes_hundreds_of_appends() -> None:
+    """The magic is in an epoch of four bytes, or of eight with up to two of them after it."""
+    assert [appends_needed(4 + after, 0) for after in range(3)] == [math.inf, 256, math.inf]
+    # These zeros are the pattern's.
+    whole = fmt.FRAME.pack(fmt.FRAME_MAGIC, 2**24 - 1, 2**40 - 1, *[1] * 9)
+    assert JOURNAL.place.match(whole + b"\x81")
+    for zero in ZEROS:
+        changed = bytearray(whole + b"\x81")
+        changed[zero] = 1
+        assert not JOURNAL.place.match(changed), zero
+
+
+@given(st.binary(min_size=0, max_size=40), st.integers(0, 60))
+def test_places_are_at_least_eight_bytes_apart(junk: bytes, shift: int) -> None:
+    """Ten fit into a struct; with the twelve integers of a create that is below NESTED_MAX."""
+    data = (careful(400, 3) + junk)[shift:] + careful(200, 3)
+    places = [match.start() for match in JOURNAL.place.finditer(data)]
+    assert all(second - first >= 8 for first, second in pairwise(places))
+    assert fmt.FRAME.size // 8 - 1 + 12 <= NESTED_MAX
+
+
+# --- the other files ---
+
+
+def test_an_index_is_read_on_after_a_bad_entry() -> None:
+    base_seed = index.file_seed(3, 0)
+    data = index.encode_header(3, 0)
+    places = []
+    for lsn in range(1, 6):
+        places.append(len(data))
+        frame = fmt.StoredFrame(3, 10 * lsn, 10, NOW, lsn, 1, lsn, APPEND, b"")
+        data += index.encode_entry(frame, base_seed, len(data))
+    rotten = bytearray(data)
+    rotten[places[2] + 30] ^= 4
+    items = list(index.walk(bytes(rotten), 3, 0).items(index.HEADER_BYTES))
+    assert [item.position for item in items] == places
+    assert [isinstance(item, Gap) for item in items] == [False, False, True, False, False]
+
+
+def test_the_torn_end_of_a_catalogue_costs_little_whatever_it_imitates() -> None:
+    disk = SimDisk()
+    disk.make_directory(fmt.CATALOG_DIR)
+    writer = catalog.CatalogWriter.create(disk, UUID, catalog.Commit(1, 1, 1, []))
+    path = fmt.catalog_path(writer.number)
+    good = disk.read(path)
+    fake = fmt.CATALOG_FRAME.pack(fmt.COMMIT_MAGIC, 40_000, 3, 0)
+    data = good + (fake * 4000)
+    walk = catalog.walk(data, catalog.file_seed(UUID, writer.number), 1)
+    assert [type(item) for item in walk.items(len(good))] == [Gap]
+    assert walk.hashed_bytes <= (NESTED_MAX + 1 + CROWDED_FACTOR) * len(data)
+    handle = disk.open(path, write=True)
+    disk.pwrite(handle, fake * 4000, len(good))
+    assert catalog.load(disk, UUID).torn == fake * 4000
+
+
+def test_a_later_checkpoint_behind_damage_is_seen() -> None:
+    disk = SimDisk()
+    disk.make_directory(fmt.CATALOG_DIR)
+    writer = catalog.CatalogWriter.create(disk, UUID, catalog.Commit(1, 1, 1, []))
+    ends = [writer.length]
+    for lsn in (2, 3):
+        writer.append(list(catalog.encode_rows([[3, "b"]])), catalog.Commit(lsn, 1, 1, []))
+        ends.append(writer.length)
+
+    def rot(data: bytearray) -> None:
+        data[ends[0] + 30] ^= 1
+
+    disk.damage(fmt.catalog_path(writer.number), rot)
+    with pytest.raises(CorruptDataError, match="damaged before its last checkpoint"):
+        catalog.load(disk, UUID)
