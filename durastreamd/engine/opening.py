@@ -14,8 +14,9 @@ Only after 5 is anything served. Until the checkpoint's commit is durable nothin
 so a crash during recovery is met by the same recovery again.
 
 Damage that concerns one stream marks that stream, for good, in its row; its records are kept in
-quarantine/ and every other stream is served. Errors of the machine (no more file handles, an
-unreadable disk) stop the opening: they say nothing about the data.
+quarantine/ and every other stream is served. A file of a stream that cannot be opened or read is
+damage to it. Errors of the machine (no more file handles, no room, an unreadable journal) stop the
+opening: they say nothing about a stream.
 """
 
 import gc
@@ -205,6 +206,9 @@ class _Opening:
         if not self._applies(record, stream, frame.lsn, commit):
             self._skip(frame.stream, frame.lsn, None)
             return
+        if isinstance(record, Create) and not self._clear(frame):
+            self._skip(frame.stream, frame.lsn, _raw(step, data))
+            return
         if not self._prepare(stream, record, where):
             self._skip(frame.stream, frame.lsn, _raw(step, data))
             return
@@ -226,11 +230,6 @@ class _Opening:
 
     def _prepare(self, stream: Stream | None, record: Record, where: str) -> bool:
         """Make a stream ready for its first record since the checkpoint; False if it is damaged."""
-        if isinstance(record, Create):
-            # What a flush before the crash left of it is in the journal, too.
-            log.cut_back(self._disk, record.stream, log.placement_at(record.start))
-            self._touched.add(record.stream)
-            return True
         if stream is None or (isinstance(record, Delete) and not record.soft):
             return True
         if stream.damage:
@@ -240,6 +239,20 @@ class _Opening:
         if record.start != stream.tail:
             detail = f"the record starts at {record.start}, the tail is {stream.tail}"
             self._mark_damaged(stream.id, f"{where}: {detail}")
+            return False
+        return True
+
+    def _clear(self, frame: fmt.StoredFrame) -> bool:
+        """Remove what a flush before the crash left of a new stream: the journal has it, too.
+
+        What cannot be removed is in its way; then the stream is there by its name, and damaged.
+        """
+        self._touched.add(frame.stream)
+        try:
+            log.cut_back(self._disk, frame.stream, log.placement_at(frame.start))
+        except CorruptDataError as exc:
+            self._restore_name(frame)
+            self._mark_damaged(frame.stream, str(exc))
             return False
         return True
 

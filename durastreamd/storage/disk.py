@@ -23,8 +23,10 @@ from durastreamd.errors import (
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
-# Errors that speak of this process or this machine, and of no file.
-EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+# Errors that speak of this process, the machine or the file system, and of no file.
+NO_FAULTS = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+)
 
 
 class Disk(Protocol):
@@ -89,15 +91,15 @@ class Disk(Protocol):
 
 @contextlib.contextmanager
 def faults_of(path: str) -> Iterator[None]:
-    """Raise what a file refuses as damage to it; running out of descriptors or memory is none."""
+    """Raise what a file refuses as damage to it; running out of descriptors or room is none."""
     try:
         yield
     except FileNotFoundError as exc:
         raise CorruptDataError(path, 0, "the file is missing") from exc
     except OSError as exc:
-        if exc.errno in EXHAUSTED:
+        if exc.errno in NO_FAULTS:
             raise
-        reason = f"the file cannot be read: {exc.strerror or exc}"
+        reason = f"the file cannot be used: {exc.strerror or exc}"
         raise CorruptDataError(path, 0, reason) from exc
 
 
@@ -183,7 +185,9 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> int:
         """See Disk."""
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_RDWR if write else os.O_RDONLY)
+        # Files do not know O_NONBLOCK; a pipe in the place of one must not hold its opener.
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags |= os.O_RDWR if write else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         return os.open(self._path(path), flags, FILE_MODE)

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from durastreamd.errors import CorruptDataError, SyncFailedError, WriteFailedError
 from durastreamd.storage import format as fmt, index
-from durastreamd.storage.disk import Disk, coalesce, write_parts
+from durastreamd.storage.disk import Disk, coalesce, faults_of, write_parts
 
 
 class Placement(NamedTuple):
@@ -222,13 +222,15 @@ def cut_back(disk: Disk, stream: int, place: Placement) -> bool:
 
     Files of later segments hold nothing the journal does not: they go. Tells whether any did.
     """
-    names = disk.names(fmt.stream_dir(stream))
+    directory = fmt.stream_dir(stream)
     removed = False
-    for suffix in (".log", ".idx"):
-        for base in fmt.numbered(names, suffix):
-            if base > place.base or not place.made:
-                disk.unlink(f"{fmt.stream_dir(stream)}/{base:016d}{suffix}")
-                removed = True
+    with faults_of(directory):
+        names = disk.names(directory)
+        for suffix in (".log", ".idx"):
+            for base in fmt.numbered(names, suffix):
+                if base > place.base or not place.made:
+                    disk.unlink(f"{directory}/{base:016d}{suffix}")
+                    removed = True
     if not place.made:
         return removed
     _cut_file(disk, fmt.index_path(stream, place.base), place.index_bytes)
@@ -238,10 +240,8 @@ def cut_back(disk: Disk, stream: int, place: Placement) -> bool:
 
 
 def _cut_file(disk: Disk, path: str, length: int) -> None:
-    try:
+    with faults_of(path):
         handle = disk.open(path, write=True)
-    except FileNotFoundError as exc:
-        raise CorruptDataError(path, 0, "the file is missing") from exc
     try:
         found = disk.size(handle)
         if found < length:

@@ -298,7 +298,7 @@ def test_a_file_that_cannot_be_read_is_damage(
         return whole(path, create=create, write=write)
 
     monkeypatch.setattr(engine.disk, "open", refuse)
-    with pytest.raises(CorruptDataError, match=r"missing|cannot be read") as told:
+    with pytest.raises(CorruptDataError, match=r"missing|cannot be used") as told:
         view_of(engine).read(0, 100)
     assert told.value.file == bad
     with pytest.raises(CorruptDataError), engine.reading(engine.namespace.by_key[KEY]) as view:
