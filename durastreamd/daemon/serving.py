@@ -125,7 +125,13 @@ class Daemon:
         self.names, self._hosts = addresses(listeners), hosts_of(listeners)
         self.app.visitors = visitors_of(config, self._hosts)
         common = self.app.visitors.common
-        self.server = Server(listeners, config.http, common_headers=common, quick=self.app.quick)
+        self.server = Server(
+            listeners,
+            config.http,
+            common_headers=common,
+            quick=self.app.quick,
+            budget=self.app.budget,
+        )
         self.status = Status(self.server, self.app, self.streams, self.space)
         self._watch(opened)
         self.reloads = Reloads()

@@ -24,6 +24,7 @@ goes on.
 
 import ipaddress
 from bisect import insort
+from functools import lru_cache
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -33,14 +34,15 @@ from durastreamd.errors import OverloadedError
 
 _RESERVE_PART: Final = 4  # one fourth of the budget is for small claims alone
 _IPV6_HOST_BITS: Final = 64
+_KNOWN_HOSTS_MAX: Final = 1024
 
 
 class BudgetLimits(NamedTuple):
     """The numbers of a budget; the service's settings have their names and reasons."""
 
-    bytes_max: int
-    small_bytes: int
-    wait_s_max: float
+    bytes_max: int = 256 * 1024 * 1024
+    small_bytes: int = 64 * 1024
+    wait_s_max: float = 5.0
 
 
 def client_of(peer: str) -> str:
@@ -48,8 +50,11 @@ def client_of(peer: str) -> str:
     host, colon, _ = peer.rpartition(":")
     if not colon:
         return peer  # a unix socket
-    if not host.startswith("["):
-        return host
+    return _network_of(host) if host.startswith("[") else host
+
+
+@lru_cache(maxsize=_KNOWN_HOSTS_MAX)
+def _network_of(host: str) -> str:
     try:
         address = ipaddress.IPv6Address(host[1:-1].partition("%")[0])
     except ValueError:
@@ -99,7 +104,7 @@ class _Pool:
     def fits(self, share: _Share, held: int, size: int) -> bool:
         """Tell whether a claim that holds ``held`` here may take ``size`` more."""
         free = self.size - self.used
-        return (size <= free and share.used + size <= free) or self.used == held
+        return share.used + size <= free or self.used == held or not size
 
     def add(self, share: _Share, size: int) -> None:
         """Count bytes that are held from now on."""
@@ -167,11 +172,13 @@ class Claim:
         "_pool",
         "_serial",
         "_share",
+        "closed",
         "held",
         "wanted",
     )
 
     def __init__(self, budget: "Budget", client: _Client, serial: int) -> None:
+        self.closed = False
         self.held = 0
         self.wanted = 0  # while it waits; 0 once it was granted
         self._budget = budget
@@ -291,7 +298,10 @@ class Claim:
         pool.remove(share, size)
 
     def close(self) -> None:
-        """Give everything back; whoever waits is refused."""
+        """Give everything back; whoever waits is refused. Harmless when it is closed."""
+        if self.closed:
+            return
+        self.closed = True
         self.refuse()
         if self.held:
             self.give(self.held)
@@ -301,14 +311,14 @@ class Claim:
 class Budget:
     """The bytes that all clients together may have in memory."""
 
-    def __init__(self, limits: BudgetLimits) -> None:
+    def __init__(self, limits: BudgetLimits | None = None) -> None:
         self.small = _Pool()
         self.large = _Pool()
         self.small_bytes = 0
         self.wait_s_max = 0.0
         self._clients: dict[str, _Client] = {}
         self._claims_total = 0
-        self.adjust(limits)
+        self.adjust(limits or BudgetLimits())
 
     @property
     def used(self) -> int:

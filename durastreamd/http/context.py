@@ -6,6 +6,7 @@ import trio
 
 from durastreamd.http.alarm import AlarmClock
 from durastreamd.http.arrivals import Arrivals
+from durastreamd.http.budget import Budget
 from durastreamd.http.exchange import CommonHeaders, Handler, QuickHandler
 from durastreamd.http.hang_up import HangUpWatch
 from durastreamd.http.limits import HttpLimits
@@ -50,6 +51,7 @@ class ServeContext:
     watch: HangUpWatch
     clock: AlarmClock
     arrivals: Arrivals
+    budget: Budget
     quick: QuickHandler | None = None
     statistics: Statistics = field(default_factory=Statistics)
     draining: bool = False

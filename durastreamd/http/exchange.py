@@ -11,9 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import Enum, auto
+from typing import Final
 
 import trio
 
+from durastreamd.errors import OverloadedError
+from durastreamd.http.budget import Claim
 from durastreamd.http.errors import HungUpError, RefusedError, ResponseError
 from durastreamd.protocol import problems
 
@@ -100,17 +103,31 @@ class Exchange(ABC):
         self.phase = Phase.UNANSWERED
         self.status = 0  # Of the response, once it has begun.
 
+    @property
+    @abstractmethod
+    def claim(self) -> Claim:
+        """What this exchange holds of the budget; given back when its handler has returned.
+
+        A handler that keeps bytes in memory for its client takes them from here first.
+        """
+
     @abstractmethod
     async def body(self, bytes_max: int) -> bytes | memoryview:
         """Read the whole request body; a large one is a view of where it was received to.
 
-        Raises ``BodyTooLargeError`` above ``bytes_max`` (by Content-Length before anything is
-        read), ``BodyTooSlowError`` and ``HungUpError``; a handler need not catch them.
+        It is counted against the budget until the handler returns. Raises ``BodyTooLargeError``
+        above ``bytes_max`` (by Content-Length before anything is read), ``OverloadedError`` if
+        there is no room for it, ``BodyTooSlowError`` and ``HungUpError``; a handler need not catch
+        them.
         """
 
     @abstractmethod
     def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Read the request body piece by piece as it arrives. Raises what ``body`` raises."""
+        """Read the request body piece by piece as it arrives. Raises what ``body`` raises.
+
+        A piece is not counted against the budget; who keeps several of them takes them from
+        ``claim``.
+        """
 
     @abstractmethod
     async def respond(self, status: int, headers: Headers, body: bytes = b"") -> None:
@@ -163,6 +180,9 @@ PROBLEM_HEADERS: Headers = (
 )
 
 
+RETRY_AFTER: Final = b"1"  # of a refusal for want of room
+
+
 async def run_handler(handler: Handler, exchange: Exchange) -> None:
     """Run ``handler`` and see to it that the exchange is answered or aborted afterwards."""
     try:
@@ -177,6 +197,9 @@ async def run_handler(handler: Handler, exchange: Exchange) -> None:
         exchange.abort()
     except RefusedError as refusal:
         await answer_problem(exchange, refusal.problem, refusal.detail)
+    except OverloadedError:
+        detail = "The server has too many bytes of other requests in memory; come back later."
+        await answer_problem(exchange, problems.UNAVAILABLE, detail, retry_after=RETRY_AFTER)
     except Exception:
         # The outermost frame of a handler: its failure must not take the connection's others along.
         log.exception("unexpected failure in %r", exchange.request)
@@ -184,14 +207,19 @@ async def run_handler(handler: Handler, exchange: Exchange) -> None:
         await answer_problem(exchange, problems.INTERNAL_ERROR, detail)
 
 
-async def answer_problem(exchange: Exchange, problem: problems.Problem, detail: str) -> None:
+async def answer_problem(
+    exchange: Exchange, problem: problems.Problem, detail: str, retry_after: bytes = b""
+) -> None:
     """Answer with ``problem``, or abort when the response has begun or cannot be sent."""
     if exchange.phase is not Phase.UNANSWERED:
         if exchange.phase is Phase.STREAMING:
             exchange.abort()
         return
     body = problems.render(problem, detail, exchange.request.target)
+    headers = list(PROBLEM_HEADERS)
+    if retry_after:
+        headers.append((b"Retry-After", retry_after))
     try:
-        await exchange.respond(problem.status, PROBLEM_HEADERS, body)
+        await exchange.respond(problem.status, headers, body)
     except HungUpError:
         exchange.abort()

@@ -167,6 +167,7 @@ class H1Connection:
         try:
             await run_handler(context.handler, exchange)
         finally:
+            exchange.release()
             statistics.exchanges_open -= 1
             statistics.answered(request.method, exchange.status)
         if exchange.phase is not Phase.FINISHED:

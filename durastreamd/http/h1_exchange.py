@@ -16,6 +16,7 @@ from typing import Protocol
 import trio
 
 from durastreamd.http import render
+from durastreamd.http.budget import Claim, client_of
 from durastreamd.http.chunked import ChunkedDecoder
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import (
@@ -25,7 +26,7 @@ from durastreamd.http.errors import (
     ResponseError,
 )
 from durastreamd.http.exchange import Exchange, Headers, Phase, Request
-from durastreamd.http.gathering import Gathering
+from durastreamd.http.gathering import Gathering, Pace
 from durastreamd.http.transport import Transport
 
 
@@ -41,6 +42,7 @@ class H1Exchange(Exchange):
     __slots__ = (
         "_body_left",
         "_chunked",
+        "_claim",
         "_connection",
         "_context",
         "_corked",
@@ -64,6 +66,7 @@ class H1Exchange(Exchange):
         self._context = context
         self._corked = b""  # A response head that waits for the first bytes of its body.
         self._chunked = False
+        self._claim: Claim | None = None
         self._length_left: int | None = None  # Of the response.
         self._sending = False
         self._flushed: trio.Event | None = None  # Set when a remainder of send_nowait is out.
@@ -79,6 +82,19 @@ class H1Exchange(Exchange):
             expect = request.headers.get(b"expect", b"").lower()
             self._expects_continue = expect == b"100-continue" and request.version == "1.1"
 
+    @property
+    def claim(self) -> Claim:
+        """What this exchange holds of the budget."""
+        if self._claim is None:
+            self._claim = self._context.budget.claim(client_of(self.request.peer))
+        return self._claim
+
+    def release(self) -> None:
+        """Give back what the exchange holds of the budget."""
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
+
     # --- The request body ---
 
     async def body(self, bytes_max: int) -> bytes | memoryview:
@@ -91,17 +107,21 @@ class H1Exchange(Exchange):
             buffer = self._connection.buffer
             if len(buffer) >= left:
                 # The common case: the body came with the head. No scope, no list.
+                await self.claim.wait(left)
                 self._connection.buffer = buffer[left:]
                 self._body_left = 0
                 return buffer[:left]
-        limits = self._context.limits
-        begun = trio.current_time() + limits.body_grace_s
-        gathering = Gathering(self.request.content_length)
+        gathering = Gathering()
+        pace = Pace(self._context.limits, trio.current_time())
         while not self._body_read():
-            piece = await self._next_piece(begun + gathering.size / limits.body_rate_min)
+            piece = await self._next_piece(pace.due)
             if gathering.size + len(piece) > bytes_max:
                 raise BodyTooLargeError(bytes_max)
+            arrived = trio.current_time()
+            await self.claim.wait(len(piece))
             gathering.add(piece)
+            now = trio.current_time()
+            pace.earn(len(piece), now, now - arrived)
         return gathering.whole()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:

@@ -22,6 +22,7 @@ import trio
 
 from durastreamd.http import render
 from durastreamd.http.alarm import Alarm
+from durastreamd.http.budget import client_of
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import HungUpError
 from durastreamd.http.exchange import Headers
@@ -38,6 +39,8 @@ class QuickTurns:
     """Lets a connection's task sleep while requests are answered without it."""
 
     __slots__ = (
+        "_claim",
+        "_claimed",
         "_context",
         "_event",
         "_fileno",
@@ -59,11 +62,15 @@ class QuickTurns:
         self._event = False
         self._unsent = b""
         self._fileno = transport.fileno()
+        self._claim = context.budget.claim(client_of(transport.peer))
+        self._claimed = 0
         context.arrivals.add(self._fileno, self._arrived)
 
     def release(self) -> None:
         """Hear of nothing any more."""
         self._context.arrivals.discard(self._fileno, self._arrived)
+        if not self.replying:
+            self._claim.close()
 
     async def first_bytes(self) -> bytes:
         """Wait for bytes that need the task; b"" when the client sends no more."""
@@ -112,6 +119,7 @@ class QuickTurns:
             log.exception("unexpected failure in a quick turn")
             self._transport.break_off()
             self._context.statistics.exchanges_open -= self.replying
+            self._give_back()
             self.replying = False
             self._wake(b"")
 
@@ -129,28 +137,37 @@ class QuickTurns:
             or request.content_length != len(data) - end
             or request.content_length > context.limits.body_bytes_max
             or b"connection" in request.headers
+            or not self._claim.take(request.content_length)
         ):
             return False
         request.peer, request.scheme = self._transport.peer, self._transport.scheme
         statistics = context.statistics
         statistics.exchanges_open += 1
         self.replying = True
+        self._claimed = request.content_length
         due, self.alarm.due = self.alarm.due, math.inf
         if not quick(request, data[end:], self._reply):
             statistics.exchanges_open -= 1
             self.replying = False
+            self._give_back()
             self.alarm.due = due
             return False
         statistics.lane_total += 1
         statistics.exchanges_total += 1
         return True
 
+    def _give_back(self) -> None:
+        size, self._claimed = self._claimed, 0
+        self._claim.give(size)
+
     def _reply(self, status: int, headers: Headers, body: bytes) -> None:
         """Send the answer and be parked again, or wake the task to what is left to do."""
         context = self._context
         context.statistics.exchanges_open -= 1
         self.replying = False
+        self._give_back()
         if self._parked is None:
+            self._claim.close()
             context.statistics.answered("POST", 0)
             return  # The connection has ended meanwhile.
         context.statistics.answered("POST", status)

@@ -7,7 +7,9 @@ Handlers of new requests start only after the whole batch is digested, so a requ
 in the same breath (rapid reset) costs no task.
 
 Back-pressure, both ways. In: windows are given back as handlers take their bodies; the windows in
-``HttpLimits`` bound what is unread. Out: frames wait in one bounded queue; while it is full nobody
+``HttpLimits`` bound what is unread. Bytes of bodies are counted against the budget as they come; if
+one finds no room the connection is not read on until it does, so that no more than one receive is
+ever uncounted. Out: frames wait in one bounded queue; while it is full nobody
 adds to it and the reader does not read, so acknowledgements of PING and SETTINGS cannot pile up.
 
 What a client may cost (``h2_budget``): control frames come out of a bucket that refills with time
@@ -65,6 +67,7 @@ class H2Connection:
         self._scope = trio.CancelScope()  # Around the reader.
         self._wire = H2Wire(transport, limits, self._bucket, self._scope.cancel)
         self._exchanges: dict[int, H2Exchange] = {}  # Whose handler has not returned.
+        self._short: list[H2Exchange] = []  # With bytes that found no room in the budget.
         self._new: list[tuple[H2Exchange, RefusedError | None]] = []
         self._last_id = 0
         self._accepted_id_max: float = math.inf  # Finite once the end is announced.
@@ -93,6 +96,8 @@ class H2Connection:
                 # Past this point nobody can reset or open anything; only handlers are waited for.
                 self._wire.end()
         finally:
+            for exchange, _ in self._new:
+                exchange.release()  # Its handler never started.
             if not self._transport.released:
                 with trio.move_on_after(self._limits.linger_s_max):
                     await self._transport.linger(self._limits.linger_bytes_max)
@@ -122,11 +127,26 @@ class H2Connection:
             if data:
                 self._digest(data)
                 self._start_handlers(nursery)
+                if self._short:
+                    await self._cover()
             self._move_deadline()
             await self._wire.room()
             data = await self._transport.receive()
             if not data:
                 return
+
+    async def _cover(self) -> None:
+        """Find room for what has arrived; one body is waited for, or it would take too long."""
+        short, self._short = self._short, []
+        first = True
+        for exchange in short:
+            if not exchange.short:
+                continue
+            if first:
+                await exchange.cover()
+                first = False
+            else:
+                exchange.cover_nowait()
 
     def _digest(self, data: bytes) -> None:
         self._bucket.refill(trio.current_time())
@@ -185,6 +205,8 @@ class H2Connection:
             self._wire.acknowledge(exchange_id, counted)
         else:
             exchange.put(event.data or b"", counted)
+            if exchange.short:
+                self._short.append(exchange)
 
     def _reset(self, exchange_id: int) -> None:
         exchange = self._exchanges.get(exchange_id)
@@ -213,6 +235,7 @@ class H2Connection:
         started, self._new = self._new, []
         for exchange, refusal in started:
             if exchange.gone:
+                exchange.release()
                 del self._exchanges[exchange.id]
             else:
                 nursery.start_soon(self._serve_exchange, exchange, refusal)
@@ -229,6 +252,7 @@ class H2Connection:
                     context.statistics.refused_total += 1
                     await answer_problem(exchange, refusal.problem, refusal.detail)
         finally:
+            exchange.release()
             context.statistics.exchanges_open -= 1
             context.statistics.answered(exchange.request.method, exchange.status)
             self._finish(exchange)

@@ -2,8 +2,10 @@
 
 The connection's reader puts what arrives into the exchange (``put``, ``put_end``, ``hang_up``,
 ``window_moved``); the handler's task takes it out. A client gets its window back only as the
-handler takes the body, so what is unread is bounded by the window. What is sent waits for the
-client's window under the write deadline: a reader that starves us is reset and its memory is free.
+handler takes the body, so what is unread is bounded by the window, and it is counted against the
+budget as it arrives: where there is no room the connection is not read on until there is
+(``cover``), or the body is refused. What is sent waits for the client's window under the write
+deadline: a reader that starves us is reset and its memory is free.
 """
 
 from collections.abc import AsyncGenerator
@@ -13,7 +15,9 @@ from types import TracebackType
 import trio
 from h2.errors import ErrorCodes
 
+from durastreamd.errors import OverloadedError
 from durastreamd.http import render
+from durastreamd.http.budget import Claim, client_of
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import (
     BodyTooLargeError,
@@ -22,6 +26,7 @@ from durastreamd.http.errors import (
     ResponseError,
 )
 from durastreamd.http.exchange import Exchange, Headers, Phase, Request
+from durastreamd.http.gathering import Gathering, Pace
 from durastreamd.http.h2_wire import H2Wire
 
 
@@ -30,15 +35,20 @@ class H2Exchange(Exchange):
 
     __slots__ = (
         "_arrived",
+        "_body_claim",
         "_body_ended",
+        "_budget",
+        "_claim",
         "_expects_continue",
         "_length_left",
         "_limits",
         "_moved",
         "_pieces",
+        "_refused",
         "_sending",
         "_statistics",
         "_unacknowledged",
+        "_uncounted",
         "_waits",
         "_wire",
         "gone",
@@ -57,6 +67,11 @@ class H2Exchange(Exchange):
         self._limits = context.limits
         self._statistics = context.statistics
         self._pieces: list[bytes] = []  # Of the body: arrived, not taken yet.
+        self._budget = context.budget
+        self._claim: Claim | None = None  # The handler's own.
+        self._body_claim: Claim | None = None  # For the body, from its arrival to the end.
+        self._uncounted = 0  # Bytes of the body that found no room in the budget.
+        self._refused = False  # For want of room; what else comes of the body is dropped.
         self._unacknowledged = 0  # Their size as flow control counts it, padding included.
         self._body_ended = not request.has_body
         self._arrived = trio.Event()
@@ -72,11 +87,49 @@ class H2Exchange(Exchange):
 
     def put(self, data: bytes, counted: int) -> None:
         """Take a piece of the body that costs ``counted`` bytes of window."""
-        if self.phase in (Phase.FINISHED, Phase.ABORTED) or not data:
+        if self.phase in (Phase.FINISHED, Phase.ABORTED) or not data or self._refused:
             self._wire.acknowledge(self.id, counted)
             return
+        if self._body_claim is None:
+            self._body_claim = self._budget.claim(client_of(self.request.peer))
+        if self._uncounted or not self._body_claim.take(len(data)):
+            self._uncounted += len(data)
         self._pieces.append(data)
         self._unacknowledged += counted
+        self._arrived.set()
+
+    @property
+    def short(self) -> bool:
+        """Whether bytes have arrived that found no room in the budget."""
+        return self._uncounted > 0
+
+    async def cover(self) -> None:
+        """Wait for room for what has arrived; refuse the body if there is none in time."""
+        claim, size = self._body_claim, self._uncounted
+        assert claim is not None
+        try:
+            await claim.wait(size)
+        except OverloadedError:
+            self.refuse_body()
+        else:
+            claim.give(size - self._uncounted)  # The handler may have taken some meanwhile.
+            self._uncounted = 0
+
+    def cover_nowait(self) -> None:
+        """Refuse the body unless there is room for it now."""
+        claim = self._body_claim
+        assert claim is not None
+        if claim.take(self._uncounted):
+            self._uncounted = 0
+        else:
+            self.refuse_body()
+
+    def refuse_body(self) -> None:
+        """Drop the body; its handler is told, and the client by its answer."""
+        self._refused = True
+        self._uncounted = 0
+        self.release_body()
+        self._release_claim()
         self._arrived.set()
 
     def put_end(self) -> None:
@@ -101,28 +154,45 @@ class H2Exchange(Exchange):
         """Note that the client may take more."""
         self._moved.set()
 
+    def release(self) -> None:
+        """Give back what the exchange holds of the budget."""
+        self._release_claim()
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
+
+    def _release_claim(self) -> None:
+        if self._body_claim is not None:
+            self._body_claim.close()
+            self._body_claim = None
+
     def release_body(self) -> None:
         """Forget what was not read, and give the window back."""
         self._pieces.clear()
         self._wire.acknowledge(self.id, self._unacknowledged)
         self._unacknowledged = 0
 
+    @property
+    def claim(self) -> Claim:
+        """What this exchange holds of the budget, besides its body."""
+        if self._claim is None:
+            self._claim = self._budget.claim(client_of(self.request.peer))
+        return self._claim
+
     # --- The request body ---
 
     async def body(self, bytes_max: int) -> bytes | memoryview:
         """Read the whole request body."""
-        limits = self._limits
-        bytes_max = min(bytes_max, limits.body_bytes_max)
+        bytes_max = min(bytes_max, self._limits.body_bytes_max)
         self._check_length(bytes_max)
-        begun = trio.current_time() + limits.body_grace_s
-        pieces: list[bytes] = []
-        total = 0
-        while piece := await self._next_piece(begun + total / limits.body_rate_min):
-            total += len(piece)
-            if total > bytes_max:
+        gathering = Gathering()
+        pace = Pace(self._limits, trio.current_time())
+        while piece := await self._next_piece(pace.due):
+            if gathering.size + len(piece) > bytes_max:
                 raise BodyTooLargeError(bytes_max)
-            pieces.append(piece)
-        return b"".join(pieces)
+            gathering.add(piece)
+            pace.earn(len(piece), trio.current_time())
+        return gathering.whole()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Read the request body as it arrives."""
@@ -133,7 +203,15 @@ class H2Exchange(Exchange):
             total += len(piece)
             if total > bytes_max:
                 raise BodyTooLargeError(bytes_max)
+            self._give(len(piece))
             yield piece
+
+    def _give(self, size: int) -> None:
+        """Count a piece no longer: it is the handler's now."""
+        uncounted = min(size, self._uncounted)
+        self._uncounted -= uncounted
+        if self._body_claim is not None:
+            self._body_claim.give(size - uncounted)
 
     def _check_length(self, bytes_max: int) -> None:
         if (self.request.content_length or 0) > bytes_max:
@@ -150,13 +228,16 @@ class H2Exchange(Exchange):
             if scope.cancelled_caught:
                 raise BodyTooSlowError
         self._check_gone()
+        if self._refused:
+            message = "the server holds as many bytes of other requests as it may"
+            raise OverloadedError(message)
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self.release_body()
         self._wire.flush()
         return data
 
     def _arrival(self) -> bool:
-        return bool(self._pieces) or self._body_ended or self.gone
+        return bool(self._pieces) or self._body_ended or self.gone or self._refused
 
     def _continue(self) -> None:
         if self._expects_continue:

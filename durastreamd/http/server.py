@@ -20,10 +20,18 @@ from trio.lowlevel import notify_closing, wait_readable
 from durastreamd.http import render
 from durastreamd.http.alarm import AlarmClock
 from durastreamd.http.arrivals import Arrivals
+from durastreamd.http.budget import Budget, client_of
 from durastreamd.http.connection import Served, choose_version
 from durastreamd.http.context import ServeContext, Statistics
 from durastreamd.http.errors import HungUpError
-from durastreamd.http.exchange import PROBLEM_HEADERS, CommonHeaders, Handler, Headers, QuickHandler
+from durastreamd.http.exchange import (
+    PROBLEM_HEADERS,
+    RETRY_AFTER,
+    CommonHeaders,
+    Handler,
+    Headers,
+    QuickHandler,
+)
 from durastreamd.http.h2 import H2Connection
 from durastreamd.http.hang_up import HangUpWatch
 from durastreamd.http.limits import HttpLimits
@@ -37,7 +45,6 @@ log = logging.getLogger("durastreamd.http")
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _EXHAUSTED_PAUSE_S: Final = 0.2  # Long enough not to spin, short enough not to be noticed.
 _ACCEPT_BATCH: Final = 64  # Then let others run.
-_RETRY_AFTER: Final = b"1"
 
 
 class Server:
@@ -50,6 +57,7 @@ class Server:
         *,
         common_headers: Headers = (),
         quick: QuickHandler | None = None,
+        budget: Budget | None = None,
         lane: bool = True,
     ) -> None:
         self.limits = limits or HttpLimits()
@@ -58,6 +66,7 @@ class Server:
         self._common = CommonHeaders(common_headers)
         self._quick = quick if lane else None
         self._lane = lane
+        self._budget = budget or Budget()
         self._context: ServeContext | None = None
         self._served: set[Served] = set()
         self._opening: set[trio.CancelScope] = set()  # Connections that have not said a word yet.
@@ -86,6 +95,7 @@ class Server:
                         watch,
                         clock,
                         arrivals,
+                        self._budget,
                         self._quick,
                         self.statistics,
                     )
@@ -136,7 +146,7 @@ class Server:
             msg = "the server is not running"
             raise RuntimeError(msg)
         sock.setblocking(False)  # noqa: FBT003
-        address = peer.rpartition(":")[0]  # Empty for a unix socket: one proxy may be behind it.
+        address = client_of(peer) if ":" in peer else ""  # one proxy is behind a unix socket
         limits = self.limits
         if self.statistics.connections_open >= limits.connections_max or (
             address and self._per_address[address] >= limits.connections_per_address_max
@@ -264,8 +274,8 @@ class Server:
         """Tell a surplus client to come back later."""
         transport = PlainTransport(sock, peer, self.limits.linger_s_max)
         detail = "There are too many connections."
-        body = problems.render(problems.UNAVAILABLE, detail, retryAfter=int(_RETRY_AFTER))
-        headers = [*PROBLEM_HEADERS, (b"Retry-After", _RETRY_AFTER)]
+        body = problems.render(problems.UNAVAILABLE, detail, retryAfter=int(RETRY_AFTER))
+        headers = [*PROBLEM_HEADERS, (b"Retry-After", RETRY_AFTER)]
         framing = b"Content-Length: %d\r\n" % len(body) + self._common.block
         head = render.head(503, headers, framing, keep_alive=False)
         try:

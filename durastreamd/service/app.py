@@ -15,6 +15,7 @@ from durastreamd.errors import (
     StreamStoppedError,
     WriteFailedError,
 )
+from durastreamd.http.budget import Budget
 from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Exchange, Phase, Reply, Request
 from durastreamd.model.stream_state import Stream
@@ -74,6 +75,7 @@ class App:
         self.guard = guard or Guard()
         self.access_log = access_log or AccessLog()
         self.visitors = visitors or Visitors()
+        self.budget = Budget(limits.writes.budget)
         reader = self._reader = Reader(streams)
         self._writes = Writes(streams, reader, limits.writes, counts)
         self._reads = Reads(streams, reader, limits.reads, counts)
@@ -88,6 +90,7 @@ class App:
     def reconfigure(self, limits: Limits) -> None:
         """Serve new requests by these limits; those under way go on by theirs."""
         streams, reader, counts = self._streams, self._reader, self._counts
+        self.budget.adjust(limits.writes.budget)
         self._writes = Writes(streams, reader, limits.writes, counts)
         self._snapshots = Snapshots(streams, reader, limits.writes)
         self._reads = Reads(streams, reader, limits.reads, counts)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from durastreamd.http.budget import BudgetLimits
+
 MIB = 1024 * 1024
 POSITIVE = msgspec.Meta(gt=0)
 
@@ -48,9 +50,21 @@ class WriteLimits:
         int, "one blob; it is streamed to disk, not held in memory", POSITIVE
     ] = 1024 * MIB
     in_flight_bytes_max: Annotated[
-        int, "bodies of all requests until they are durable", POSITIVE
+        int, "in memory for all clients: bodies until they are durable, pages", POSITIVE
     ] = 256 * MIB
-    parse_inline_bytes: Annotated[int, "a larger JSON body is checked in a thread"] = 64 * 1024
+    in_flight_wait_s_max: Annotated[
+        float, "what finds no room waits so long, then 503; clients give up later", POSITIVE
+    ] = 5.0
+    parse_inline_bytes: Annotated[
+        int, "a larger JSON body is checked in a thread; up to it an append is small"
+    ] = 64 * 1024
+
+    @property
+    def budget(self) -> BudgetLimits:
+        """What bytes in memory are counted by."""
+        return BudgetLimits(
+            self.in_flight_bytes_max, self.parse_inline_bytes, self.in_flight_wait_s_max
+        )
 
 
 # Words that stand for many names or origins.

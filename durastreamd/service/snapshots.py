@@ -126,17 +126,20 @@ class Snapshots:
 
     async def _upload(self, exchange: Exchange, writer: BlobWriter, limit: int) -> None:
         """Write the body as it comes; appends go on meanwhile."""
+        claim = exchange.claim
         pending: list[bytes] = []
         size = 0
         if exchange.request.has_body:
             async with aclosing(exchange.chunks()) as chunks:
                 async for chunk in chunks:
+                    if writer.size + size + len(chunk) > limit:
+                        raise BodyTooLargeError(limit)
+                    await claim.wait(len(chunk))
                     pending.append(chunk)
                     size += len(chunk)
-                    if writer.size + size > limit:
-                        raise BodyTooLargeError(limit)
                     if size >= PIECE_BYTES:
                         await self._streams.blocking(partial(writer.write, b"".join(pending)))
+                        claim.give(size)
                         pending, size = [], 0
         await self._streams.blocking(partial(writer.write, b"".join(pending)))
 

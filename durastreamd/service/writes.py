@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import urlsplit
 
-from durastreamd.errors import OverloadedError
+import trio
+
 from durastreamd.http.exchange import Exchange, Request
 from durastreamd.model.draft import AppendCommand, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
@@ -13,8 +14,6 @@ from durastreamd.protocol import Data, content_type as ct, json_mode, offsets, p
 from durastreamd.protocol.names import place_of
 from durastreamd.protocol.outcomes import Gone, Malformed, NotFound, Outcome
 from durastreamd.protocol.requests import (
-    AppendHead,
-    CreateHead,
     ForkHead,
     ProblemError,
     append_head,
@@ -37,7 +36,6 @@ from durastreamd.streams.ticket import DeleteCommand
 Told = Callable[[Outcome | Exception], None]
 
 _EMPTY_ARRAY = Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at least one value.")
-_UNSAID_BYTES = 1024 * 1024  # what a body of undeclared length is counted as
 
 
 class Writes:
@@ -50,33 +48,14 @@ class Writes:
         self._streams = streams
         self._reader = reader
         self._limits = limits
-        self._in_flight_bytes = 0
 
     async def append(self, exchange: Exchange, key: str) -> Answer:
         """POST: append, close, or both."""
         request = exchange.request
         _refuse_encoding(request)
         head = append_head(request.headers)
-        claimed = self._claim(request)
-        try:
-            return await self._append(exchange, key, head)
-        finally:
-            self._in_flight_bytes -= claimed
-
-    def _claim(self, request: Request) -> int:
-        """Claim room for a body as long as it is in memory; refuse where there is none."""
-        unknown = _UNSAID_BYTES if request.has_body else 0
-        size = request.content_length if request.content_length is not None else unknown
-        if self._in_flight_bytes + size > max(self._limits.in_flight_bytes_max, size):
-            message = "too many bytes of other requests are under way"
-            raise OverloadedError(message)
-        self._in_flight_bytes += size
-        return size
-
-    async def _append(self, exchange: Exchange, key: str, head: AppendHead) -> Answer:
         begun = self._counts.begin_append()
-        has_body = exchange.request.has_body
-        body = await exchange.body(self._limits.append_bytes_max) if has_body else b""
+        body = await self._body(exchange)
         if not body and not head.closes:
             detail = "The body is empty; an append needs data, a closure needs Stream-Closed: true."
             raise ProblemError(problems.EMPTY_BODY, detail)
@@ -87,9 +66,22 @@ class Writes:
                 raise ProblemError(problems.MISSING_CONTENT_TYPE, detail)
             payload = await self._payload(head.content_type, body) or _EMPTY_ARRAY
         command = AppendCommand(payload, head.content_type, head.closes, head.producer, head.seq)
-        outcome = await self._streams.ask(key, command)
+        outcome = await self._stored(key, command)
         self._counts.end_append(outcome, begun)
         return answer_append(outcome)
+
+    async def _body(self, exchange: Exchange) -> Data:
+        """Return the body; it is counted against the budget until the exchange ends."""
+        if not exchange.request.has_body:
+            return b""
+        return await exchange.body(self._limits.append_bytes_max)
+
+    async def _stored(self, key: str, command: AppendCommand | CreateCommand) -> Outcome:
+        """Have a body stored. It is in memory until that is done, also for a client that left."""
+        with trio.CancelScope(shield=True):
+            return await self._streams.ask(key, command)
+        message = "nobody cancels this scope"
+        raise AssertionError(message)
 
     def append_quickly(self, request: Request, key: str, body: bytes, told: Told) -> bool:
         """POST of a short body that is here already; False, or an exception, if it cannot be."""
@@ -101,7 +93,6 @@ class Writes:
         if len(body) > limits.append_bytes_max:
             return False
         _refuse_encoding(request)
-        # Claims no room: it is a part of what its connection may read ahead anyway.
         payload = _payload_of(kind, body, limits.append_messages_max) or _EMPTY_ARRAY
         command = AppendCommand(payload, kind, head.closes, head.producer, head.seq)
         self._streams.post(key, command).tell(told)
@@ -121,22 +112,14 @@ class Writes:
         head = create_head(request.headers)
         if permit is not None and head.fork is not None:
             permit.check_read(_source_key(head.fork.source))  # a fork shows what its source has
-        claimed = self._claim(request)
-        try:
-            return await self._create(exchange, key, head)
-        finally:
-            self._in_flight_bytes -= claimed
-
-    async def _create(self, exchange: Exchange, key: str, head: CreateHead) -> Answer:
-        request = exchange.request
-        body = await exchange.body(self._limits.append_bytes_max) if request.has_body else b""
+        body = await self._body(exchange)
         fork = await self._fork_point(key, head.fork) if head.fork is not None else None
         kind = head.content_type or (self._source_type(fork) if fork else ct.DEFAULT)
         payload = await self._payload(kind, body) if body else None
         command = CreateCommand(
             key, head.content_type, head.ttl_ms, head.expires_ms, head.closes, payload, fork
         )
-        outcome = await self._streams.ask(key, command)
+        outcome = await self._stored(key, command)
         location = f"{request.scheme}://{request.authority}{request.path}"
         return answer_create(outcome, location)
 

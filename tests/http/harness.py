@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import h11
 import trio
 
+from durastreamd.http.budget import Budget
 from durastreamd.http.exchange import Exchange, Handler, Headers, QuickHandler
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.server import Server
@@ -124,10 +125,14 @@ async def running(
     delivery: str = "whole",
     lane: bool = True,
     quick: QuickHandler | None = None,
+    budget: Budget | None = None,
     common_headers: Sequence[tuple[bytes, bytes]] = (),
 ) -> AsyncIterator[Harness]:
     """Serve ``handler``; in the end every task must have gone by itself."""
-    server = Server([], limits, common_headers=common_headers, quick=quick, lane=lane)
+    budget = budget or Budget()
+    server = Server(
+        [], limits, common_headers=common_headers, quick=quick, budget=budget, lane=lane
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, handler)
         harness = Harness(server, bytewise=delivery == "bytewise")
@@ -144,6 +149,7 @@ async def running(
     assert not nursery.cancel_scope.cancelled_caught, "a task was left behind"
     assert server.statistics.connections_open == 0
     assert server.statistics.exchanges_open == 0
+    assert budget.used == 0, "bytes are counted that nobody holds"
 
 
 async def echo(exchange: Exchange) -> None:

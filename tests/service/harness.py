@@ -239,7 +239,9 @@ async def serving(
     bench = Bench(options, streams)
     bench.streams.clock = now_ms
     app = App(bench.streams, limits, visitors=visitors)
-    server = Server([], http, common_headers=app.visitors.common, quick=app.quick)
+    server = Server(
+        [], http, common_headers=app.visitors.common, quick=app.quick, budget=app.budget
+    )
     async with bench.running(), trio.open_nursery() as nursery:
         await nursery.start(server.serve, app)
         site = Site(bench, app, server)
@@ -255,4 +257,5 @@ async def serving(
             nursery.cancel_scope.deadline = trio.current_time() + 300
     assert not nursery.cancel_scope.cancelled_caught, "a task was left behind"
     assert server.statistics.exchanges_open == 0
+    assert app.budget.used == 0
     assert bench.streams.follower_count() == 0

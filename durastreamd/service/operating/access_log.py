@@ -20,6 +20,7 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from durastreamd.http.budget import Claim
 from durastreamd.http.errors import HungUpError, RefusedError
 from durastreamd.http.exchange import CommonHeaders, Exchange, Handler, Headers, Phase, Request
 
@@ -155,6 +156,11 @@ class _Noted(Exchange):
     @common.setter
     def common(self, common: CommonHeaders) -> None:
         self._inner.common = common
+
+    @property
+    def claim(self) -> Claim:
+        """See Exchange."""
+        return self._inner.claim
 
     async def body(self, bytes_max: int) -> bytes | memoryview:
         """See Exchange."""
