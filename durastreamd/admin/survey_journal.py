@@ -121,7 +121,12 @@ def _report_lost(found: Survey, placed: list[int]) -> None:
                 found.missing.append((low, min(lsn - 1, found.durable_lsn)))
             if low not in placed:
                 what = f"frame {low} is" if lsn - 1 == low else f"frames {low} to {lsn - 1} are"
-                found.found(fmt.JOURNAL_DIR, 0, "lost", f"{what} in no journal file")
+                detail = f"{what} in no journal file"
+                if low > found.durable_lsn:  # a recovery that was cut short had counted it
+                    detail += ", and never was durable"
+                    found.found(fmt.JOURNAL_DIR, 0, "torn", detail, harmless=True)
+                else:
+                    found.found(fmt.JOURNAL_DIR, 0, "lost", detail)
         low = max(low, lsn + 1)
 
 

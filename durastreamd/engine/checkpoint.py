@@ -33,7 +33,7 @@ from durastreamd.errors import WriteFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.catalog import CatalogWriter, Commit, Row, encode_rows, load
-from durastreamd.storage.disk import Disk
+from durastreamd.storage.disk import Disk, sync_file
 
 Job = Callable[[], object]
 Steps = Generator[Job, object, None]
@@ -259,11 +259,7 @@ def _sync_job(disk: Disk, files: list[str], directories: list[str], limit: int) 
     for file in files:
         if not disk.exists(file):
             continue  # the stream ceased to exist while it was flushed
-        handle = disk.open(file, write=True)
-        try:
-            disk.sync(handle)
-        finally:
-            disk.release(handle)
+        sync_file(disk, file)
     for directory in directories:
         if disk.exists(directory):
             disk.sync_directory(directory)

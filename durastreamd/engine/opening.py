@@ -2,7 +2,7 @@
 
 The order, which is also the order of trust:
 
-    1. the identity file: is this directory ours? Then the lock.
+    1. the lock, then the identity file: is this directory ours?
     2. the catalogue's last commit: every stream as of the last checkpoint.
     3. the journal from the file the commit names: replayed in memory, by the table of
        ``storage.recovery``; a stream's files are cut back to the catalogue before its first record.
@@ -12,6 +12,10 @@ The order, which is also the order of trust:
 
 Only after 5 is anything served. Until the checkpoint's commit is durable nothing has been removed,
 so a crash during recovery is met by the same recovery again.
+
+After a kill what is read may be in the page cache alone. The catalogue, the journal and the names
+of both are therefore synced as they are read: a later file must never speak of something that a
+power cut can still take away.
 
 Damage that concerns one stream marks that stream, for good, in its row; its records are kept in
 quarantine/ and every other stream is served. A file of a stream that cannot be opened or read is
@@ -42,7 +46,7 @@ from durastreamd.model.records import (
 )
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
-from durastreamd.storage.disk import Disk, write_new_file
+from durastreamd.storage.disk import Disk, sync_file, write_new_file
 from durastreamd.storage.recovery import JournalWalk, Replay, SetAside, Torn
 
 logger = logging.getLogger(__name__)
@@ -128,7 +132,10 @@ class _Opening:
     def run(self) -> Report:
         engine = self._engine
         self._progress("reading the catalogue", 0, 1)
+        for directory in ("", fmt.CATALOG_DIR, fmt.JOURNAL_DIR):
+            self._disk.sync_directory(directory)
         loaded = catalog.load(self._disk, engine.uuid)
+        sync_file(self._disk, fmt.catalog_path(loaded.number))
         self._load_rows(loaded)
         files = self._journal_files(loaded.commit)
         engine.applied_lsn = loaded.commit.lsn
@@ -186,6 +193,7 @@ class _Opening:
                 path = fmt.journal_path(files[-1].number + 1)
                 raise CorruptDataError(path, 0, "the journal file is missing; run `dsadmin verify`")
             files.append(journal.read_journal_file(self._disk, self._engine.uuid, number))
+            sync_file(self._disk, fmt.journal_path(number))
         return files
 
     # --- 3: the journal ---

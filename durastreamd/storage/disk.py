@@ -155,6 +155,15 @@ def read_file(disk: Disk, path: str) -> bytes:
         disk.release(handle)
 
 
+def sync_file(disk: Disk, path: str) -> None:
+    """Make a file durable that somebody has written."""
+    handle = disk.open(path, write=True)
+    try:
+        disk.sync(handle)
+    finally:
+        disk.release(handle)
+
+
 def write_new_file(disk: Disk, path: str, data: bytes) -> None:
     """Create a file with this content, durable but for its name; nothing is left on failure."""
     handle = disk.open(path, create=True, write=True)

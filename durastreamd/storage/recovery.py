@@ -76,7 +76,7 @@ CASES = (
     # The last file ends early: the catalogue knows of later frames.
     Case("C", "yn---y-", Decision.REFUSE),
     # Frames are missing between two files: one was cut or replaced.
-    Case("D", "yyn----", Decision.REFUSE),
+    Case("D", "yyn--y-", Decision.REFUSE),
     # A whole frame.
     Case("E", "n--yy--", Decision.REPLAY),
     # A payload that was durable and does not verify: its head says whose.
@@ -89,6 +89,9 @@ CASES = (
     Case("I", "n--n-yn", Decision.REFUSE),
     # A head that never became durable: the torn end.
     Case("J", "n--n-n-", Decision.CUT),
+    # The next file begins elsewhere, and nothing says that a frame is missing: the file was made by
+    # a recovery that was cut short, or taken back by a rotation that failed. It holds no frame.
+    Case("K", "yyn--n-", Decision.DONE),
 )
 
 

@@ -4,9 +4,13 @@ The states are counted; CI looks at more than 200,000 (``STATES_MIN`` per shard,
 A failure prints its seed: ``hunt(seed, ...)`` replays it exactly.
 """
 
+import random
+
 import pytest
 
-from tests.support.crashes import hunt
+from tests.support.crashes import check, hunt, recovered
+from tests.support.sim_disk import SimDisk, crash_images
+from tests.support.world import World, start
 
 SHARDS = 24
 STATES_MIN = 8_500
@@ -28,3 +32,24 @@ def test_no_crash_loses_or_doubles_what_was_acknowledged(shard: int) -> None:
 
 def test_tally_covers_what_the_readme_claims() -> None:
     assert SHARDS * STATES_MIN >= 200_000
+
+
+def test_a_crash_while_a_directory_is_made_leaves_one_or_none() -> None:
+    """And if it is used after a kill, the next power cut does not undo that it was made."""
+    disk = SimDisk()
+    left: list[tuple[SimDisk, str]] = []
+    disk.hook = lambda name, path: left.append((disk.survivor(), f"{name} {path}"))
+    start(disk, create=True)
+    rng = random.Random(0)
+    for found, where in left:
+        for image in crash_images(found, rng, cap=8, weak=True):
+            world = World(image)
+            world.create("/a")
+            check(recovered(image.survivor(), where), [recovered(image, where)], where)
+        world = World(found.survivor())
+        world.create("/a")
+        world.append("/a", b"acknowledged")
+        seen = recovered(world.disk.survivor(), where)
+        for image in crash_images(world.disk, rng, cap=8, weak=True):
+            check(recovered(image, f"kill at {where}, then cut"), [seen], where)
+    assert len(left) > 10

@@ -44,7 +44,8 @@ class FaultDisk(SimDisk):
     def _counted(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object, **options: object) -> object:
             self.calls += 1
-            if not self._due or name not in self.only:
+            ordinary = self.fault == SHORT and name != "pwrite"
+            if ordinary or not self._due or name not in self.only:
                 return method(*arguments, **options)
             return self._fail(name, method, arguments)
 
@@ -61,8 +62,6 @@ class FaultDisk(SimDisk):
         self, name: str, method: Callable[..., object], arguments: tuple[object, ...]
     ) -> object:
         if self.fault == SHORT:
-            if name != "pwrite":
-                return method(*arguments)
             self.fired += 1
             handle, data, position = arguments
             assert isinstance(data, bytes)
