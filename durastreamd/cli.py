@@ -11,10 +11,12 @@ import trio
 from durastreamd import __version__, logs
 from durastreamd.config import Loaded, config_text, defaults_text, find_file, read
 from durastreamd.daemon import Plan, check_config, serve
+from durastreamd.errors import AddressError
 from durastreamd.kit.command import Parser
 from durastreamd.kit.status import (
     FAILURES,
     INTERNAL,
+    IO_ERROR,
     NAMES,
     NO_PERMISSION,
     OK,
@@ -28,7 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 # In this order: the first kind that fits what was raised decides.
-ENDS: Failures = (*FAILURES, (PermissionError, NO_PERMISSION), (OSError, UNAVAILABLE))
+ENDS: Failures = (
+    *FAILURES,
+    (AddressError, UNAVAILABLE),
+    (PermissionError, NO_PERMISSION),
+    (OSError, IO_ERROR),
+)
 STATUSES = sorted({OK, USAGE, INTERNAL, *(status for _, status in ENDS)})
 
 

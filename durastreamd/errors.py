@@ -13,6 +13,10 @@ class ConfigError(DurastreamError):
     """The operator's: a setting, or a file that one names, does not exist or does not fit."""
 
 
+class AddressError(DurastreamError):
+    """The operator's: an address cannot be listened on, because it is taken or is not here."""
+
+
 class DataDirectoryError(DurastreamError):
     """The operator's: this directory is missing, foreign or of a version we do not read."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from durastreamd.config import Config, ConfigError, TlsOptions
+from durastreamd.errors import AddressError
 from durastreamd.http.listener import Listener, adopt, open_tcp, open_unix, tls_context
 from durastreamd.notify import PassedSocket
 from durastreamd.service.access.options import check_exposure, is_local, read_jwt, read_tokens
@@ -80,17 +81,25 @@ def listeners_of(config: Config, passed: Sequence[PassedSocket] = ()) -> list[Li
             if sock.name == "https" and tls is None:
                 message = "the socket named https needs tls.certificate and tls.key"
                 raise ConfigError(message)
-            found += adopt([sock.descriptor], None if sock.name == "http" else tls)
+            found += _adopted(sock.descriptor, None if sock.name == "http" else tls)
         return found
     check_config(config)
     try:
         for address in config.server.listen:
             found += _open(address, config.http.backlog_count, tls)
-    except OSError:
+    except (OSError, AddressError):
         for listener in found:
             listener.release()
         raise
     return found
+
+
+def _adopted(descriptor: int, tls: ssl.SSLContext | None) -> list[Listener]:
+    try:
+        return adopt([descriptor], tls)
+    except OSError as exc:
+        message = f"the service manager passed a socket that is none: {exc.strerror or exc}"
+        raise AddressError(message) from exc
 
 
 def _open(text: str, backlog_count: int, tls: ssl.SSLContext | None) -> list[Listener]:
@@ -103,9 +112,12 @@ def _open(text: str, backlog_count: int, tls: ssl.SSLContext | None) -> list[Lis
                 return adopt([address.number], tls)
             case "tcp":
                 return open_tcp(address.place, address.number, backlog_count, tls)
+    except PermissionError as exc:
+        message = f"no permission to listen on {text}"
+        raise PermissionError(message) from exc
     except OSError as exc:
-        reason = f"cannot listen on {text}: {exc.strerror or exc}"
-        raise OSError(exc.errno or 0, reason) from exc  # the same kind of error, with a place
+        message = f"cannot listen on {text}: {exc.strerror or exc}"
+        raise AddressError(message) from exc
 
 
 def refuse_exposure(listeners: list[Listener], config: Config) -> None:

@@ -32,6 +32,7 @@ class Opened(NamedTuple):
     """A data directory in use."""
 
     engine: Engine
+    relief: Callable[[], bool]  # gives descriptors back that are kept for later
     room: Callable[[], Room]
     recovery: Recovery
 
@@ -90,10 +91,13 @@ def open_data(config: Config, now_ms: int, progress: Progress, *, init: bool) ->
         raise PermissionError(message)
     begun = time.monotonic()
     real = RealDisk(str(root))
-    disk: Disk = OverlayDisk(real) if read_only else real
+    overlay = OverlayDisk(real) if read_only else None
+    disk: Disk = overlay or real
     engine, report = open_engine(
         disk, config.engine, lambda: uuid.uuid4().bytes, now_ms, create=create, progress=progress
     )
+    # In read-only mode the engine's files are names in the overlay, which keeps the descriptors.
+    real.relief = (overlay or engine.handles).give_back
     logger.info(
         "opened %s%s: %d streams, %d records replayed",
         root,
@@ -111,7 +115,7 @@ def open_data(config: Config, now_ms: int, progress: Progress, *, init: bool) ->
     took = Recovery(
         time.monotonic() - begun, report.replayed, report.replayed_bytes, report.torn_bytes
     )
-    return Opened(engine, lambda: Room(*real.room(), real.reclaimed_bytes), took)
+    return Opened(engine, real.relief, lambda: Room(*real.room(), real.reclaimed_bytes), took)
 
 
 def _make_root(root: Path, *, create: bool) -> None:

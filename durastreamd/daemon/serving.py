@@ -12,12 +12,13 @@ import signal
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
 from durastreamd import logs
 from durastreamd.config import Config, ConfigError, Loaded
+from durastreamd.daemon.descriptors import fitted, raise_limit
 from durastreamd.daemon.listening import (
     addresses,
     hosts_of,
@@ -65,6 +66,7 @@ class Plan:
 
 async def serve(plan: Plan) -> None:
     """Serve until a signal says to stop; raises what makes serving impossible."""
+    plan = within(plan, raise_limit())
     caught = (*_ENDING, signal.SIGHUP, signal.SIGUSR1)
     try:
         with trio.open_signal_receiver(*caught) as signals:
@@ -77,6 +79,23 @@ async def serve(plan: Plan) -> None:
                 opened.engine.release()
     finally:
         plan.manager.notifier.release()
+
+
+def within(plan: Plan, descriptors: int) -> Plan:
+    """Return the plan for a process that may have so many descriptors."""
+
+    def reload() -> Loaded:
+        loaded = plan.reload()
+        return loaded._replace(config=fitted(loaded.config, descriptors))
+
+    config = fitted(plan.loaded.config, descriptors)
+    if config != plan.loaded.config:
+        logger.warning(
+            "the limit of descriptors is %d (LimitNOFILE, ulimit -n): http.connections_max is %d "
+            "and engine.handles_max is %d for it",
+            *(descriptors, config.http.connections_max, config.engine.handles_max),
+        )
+    return replace(plan, loaded=plan.loaded._replace(config=config), reload=reload)
 
 
 async def _recover(plan: Plan, signals: AsyncIterator[int]) -> Opened | None:
@@ -131,6 +150,7 @@ class Daemon:
             common_headers=common,
             quick=self.app.quick,
             budget=self.app.budget,
+            relief=opened.relief,
         )
         self.status = Status(self.server, self.app, self.streams, self.space)
         self._watch(opened)

@@ -52,7 +52,7 @@ class HttpLimits:
         float, "After a refusal: let the client finish and read the answer ..."
     ] = 1.0
     linger_bytes_max: Annotated[int, "... but do not swallow a whole upload for it."] = 1 * MIB
-    connections_max: Annotated[int, "About 20 KB each; keep below LimitNOFILE."] = 10_000
+    connections_max: Annotated[int, "About 20 KB each; lowered where LimitNOFILE is less."] = 10_000
     connections_per_address_max: Annotated[
         int, "One host must not use up all; a proxy is one host."
     ] = 5_000

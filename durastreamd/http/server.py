@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -36,6 +36,7 @@ from durastreamd.http.h2 import H2Connection
 from durastreamd.http.hang_up import HangUpWatch
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.listener import Listener
+from durastreamd.http.seldom import Seldom
 from durastreamd.http.transport import PlainTransport, TlsTransport, Transport
 from durastreamd.protocol import problems
 
@@ -59,6 +60,7 @@ class Server:
         quick: QuickHandler | None = None,
         budget: Budget | None = None,
         lane: bool = True,
+        relief: Callable[[], bool] = lambda: False,
     ) -> None:
         self.limits = limits or HttpLimits()
         self.statistics = Statistics()
@@ -67,6 +69,9 @@ class Server:
         self._quick = quick if lane else None
         self._lane = lane
         self._budget = budget or Budget()
+        # Gives descriptors back that the process could do without; tells whether it had any.
+        self._relief = relief
+        self._exhausted = Seldom(log, logging.WARNING)
         self._context: ServeContext | None = None
         self._served: set[Served] = set()
         self._opening: set[trio.CancelScope] = set()  # Connections that have not said a word yet.
@@ -186,7 +191,9 @@ class Server:
                 break
             except OSError as exc:
                 if exc.errno in _EXHAUSTED:
-                    log.warning("cannot accept on %s: %s", listener.name, exc)
+                    if self._relief():
+                        continue
+                    self._exhausted.say("cannot accept on %s: %s", listener.name, exc)
                     return False
                 continue  # The client hung up before we got to it.
             peer = "unix"

@@ -12,6 +12,7 @@ from durastreamd.protocol.requests import ProblemError
 Fields = list[tuple[bytes, bytes]]
 
 CLOSED = (b"Stream-Closed", b"true")
+NOT_CACHED = (b"Cache-Control", b"no-store")
 RETRY_S = 1
 
 

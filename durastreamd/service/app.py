@@ -7,13 +7,9 @@ from typing import NamedTuple
 import trio
 
 from durastreamd.errors import (
-    CorruptDataError,
     DurastreamError,
     OutcomeUnknownError,
-    OverloadedError,
     StreamDamagedError,
-    StreamStoppedError,
-    WriteFailedError,
 )
 from durastreamd.http.budget import Budget
 from durastreamd.http.errors import RefusedError
@@ -29,9 +25,10 @@ from durastreamd.service.access.grants import READ
 from durastreamd.service.access.guard import SAFE, Guard
 from durastreamd.service.access.options import AccessOptions
 from durastreamd.service.access.visitors import Visitors
-from durastreamd.service.answers import RETRY_S, Answer, Fields, answer_append
+from durastreamd.service.answers import Answer, answer_append
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
+from durastreamd.service.failures import FAILURES, Failure, problem_of, rendered
 from durastreamd.service.limits import ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
 from durastreamd.service.operating.access_log import AccessLog
@@ -39,7 +36,7 @@ from durastreamd.service.operating.counts import CATCH_UP, LONG_POLL, SSE, Count
 from durastreamd.service.operating.lag import LagMeter
 from durastreamd.service.operating.operations import Operations, is_operation
 from durastreamd.service.reader import Reader
-from durastreamd.service.reads import NOT_CACHED, Reads, metadata
+from durastreamd.service.reads import Reads, metadata
 from durastreamd.service.snapshots import Snapshots
 from durastreamd.service.writes import Writes
 from durastreamd.streams.registry import Streams
@@ -136,24 +133,29 @@ class App:
                 await self._route(exchange)
             else:
                 await self._route_guarded(exchange, self.gate)
-        except (ProblemError, DurastreamError) as exc:
+        except FAILURES as exc:
             if exchange.phase is not Phase.UNANSWERED:
+                if isinstance(exc, OSError):
+                    problem_of(exc, exchange.request)  # for the log: nobody else hears of it
                 exchange.abort()
                 return
-            # The server may be going down: everything is being cancelled, but the client must hear
-            # this. A hang-up it would take for permission to repeat.
-            with trio.CancelScope(shield=isinstance(exc, OutcomeUnknownError)) as scope:
-                scope.deadline = trio.current_time() + LAST_WORD_S
-                await exchange.respond(*self._refusal(exc, exchange.request))
+            answer = self._refusal(exc, exchange.request)
+            if not isinstance(exc, OutcomeUnknownError):
+                await exchange.respond(*answer)
+                return
+            # The server is going down and everything is being cancelled, but the client must hear
+            # this: a hang-up it would take for permission to repeat.
+            with trio.CancelScope(deadline=trio.current_time() + LAST_WORD_S, shield=True):
+                await exchange.respond(*answer)
         except RefusedError as exc:
             self.access_log.refused(exchange.request, exc.problem.status, exc.problem.code)
             raise
 
-    def _refusal(self, exc: ProblemError | DurastreamError, request: Request) -> Answer:
+    def _refusal(self, exc: Failure, request: Request) -> Answer:
         """Return the answer that says what went wrong, and note it."""
-        problem = _problem_of(exc, request)
+        problem = problem_of(exc, request)
         self.access_log.refused(request, problem.problem.status, problem.problem.code)
-        return _rendered(problem, request.path)
+        return rendered(problem, request.path)
 
     def quick(self, request: Request, body: bytes, reply: Reply) -> bool:
         """Take an append that is all there and leaves nothing to wait for but its commit.
@@ -174,13 +176,13 @@ class App:
                     raise result
                 counts.end_append(result, begun)
                 answer = answer_append(result)
-            except (ProblemError, DurastreamError) as exc:
+            except FAILURES as exc:
                 answer = self._refusal(exc, request)
             except Exception:
                 # Runs in the turn of the committer, which must go on to everybody else's.
                 logger.exception("unexpected failure in POST %s", path)
                 detail = "The server failed while answering; its log has the reason."
-                answer = _rendered(ProblemError(problems.INTERNAL_ERROR, detail), path)
+                answer = rendered(ProblemError(problems.INTERNAL_ERROR, detail), path)
             reply(*answer)
 
         try:
@@ -290,71 +292,3 @@ class App:
     async def _preflight(self, exchange: Exchange) -> None:
         methods = READING if self.guard.read_only else METHODS
         await exchange.respond(204, self.visitors.preflight(methods))
-
-
-def _problem_of(exc: ProblemError | DurastreamError, request: Request) -> ProblemError:
-    """Return what went wrong in the words of the protocol."""
-    if isinstance(exc, ProblemError):
-        return exc
-    if isinstance(exc, OverloadedError):
-        return _busy(f"{_sentence(exc)} Come back in a moment.")
-    if isinstance(exc, StreamStoppedError):
-        return _busy("The server is going down; nothing was stored. Come back in a moment.")
-    if isinstance(exc, OutcomeUnknownError):
-        return _unknown(request)
-    return _storage_problem(exc)
-
-
-def _unknown(request: Request) -> ProblemError:
-    """Say that a change may have been stored, so that no client stores it a second time.
-
-    Clients of the field repeat every 5xx by themselves, and a broken connection, too; no 4xx but
-    429. What takes effect once however often it is sent they may repeat. A bare append they may
-    not: it is answered with a conflict, which its sender has to look at.
-    """
-    headers = request.headers
-    told_apart = b"producer-id" in headers or b"stream-seq" in headers
-    if request.method == "POST" and request.has_body and not told_apart:
-        detail = (
-            "The server failed while it stored this append; it may be there or not. Read the "
-            "stream from the last offset you know before you send it again."
-        )
-        return ProblemError(problems.OUTCOME_UNKNOWN, detail)
-    detail = (
-        "The server failed while it stored this; it may be there or not. Repeat the request as it "
-        "is: it takes effect once."
-    )
-    later = ((b"Retry-After", b"%d" % RETRY_S),)
-    return ProblemError(problems.OUTCOME_UNKNOWN_REPEAT, detail, later, retryAfter=RETRY_S)
-
-
-def _rendered(exc: ProblemError, path: str) -> Answer:
-    body = problems.render(exc.problem, exc.detail, path, **exc.members)
-    fields: Fields = [(b"Content-Type", problems.CONTENT_TYPE), NOT_CACHED, *exc.headers]
-    return Answer(exc.problem.status, fields, body)
-
-
-def _sentence(exc: Exception) -> str:
-    text = str(exc)
-    return text[:1].upper() + text[1:] + "."
-
-
-def _busy(detail: str) -> ProblemError:
-    fields = ((b"Retry-After", b"%d" % RETRY_S),)
-    return ProblemError(problems.UNAVAILABLE, detail, fields, retryAfter=RETRY_S)
-
-
-def _storage_problem(exc: DurastreamError) -> ProblemError:
-    """Say what the client needs to know; the log has the rest, with paths."""
-    if isinstance(exc, StreamDamagedError | CorruptDataError):
-        # Told once, when it was found; any client may ask for a damaged stream again and again.
-        detail = "The stream's data on disk is damaged; its operator has to repair it."
-        return ProblemError(problems.STREAM_DAMAGED, detail)
-    logger.error("%s: %s", type(exc).__name__, exc)
-    if isinstance(exc, WriteFailedError):
-        detail = "The disk did not take the data; nothing was stored. Try again later."
-        fields = ((b"Retry-After", b"%d" % RETRY_S),)
-        return ProblemError(problems.INSUFFICIENT_STORAGE, detail, fields, retryAfter=RETRY_S)
-    return ProblemError(
-        problems.INTERNAL_ERROR, "The disk failed; the server's log has the reason."
-    )

@@ -13,8 +13,8 @@ from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, json_mode, problems
 from durastreamd.protocol.requests import ProblemError, query_of
-from durastreamd.service.answers import CLOSED, HARMLESS, Fields, next_offset
-from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE
+from durastreamd.service.answers import CLOSED, HARMLESS, NOT_CACHED, Fields, next_offset
+from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.service.snapshots import PIECE_BYTES, Blob, snapshot_offset
 from durastreamd.streams.registry import Streams
 

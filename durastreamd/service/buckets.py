@@ -7,8 +7,7 @@ from durastreamd.protocol import outcomes as oc, problems
 from durastreamd.protocol.names import LISTING, Place
 from durastreamd.protocol.problems import quoted
 from durastreamd.protocol.requests import ProblemError, query_of
-from durastreamd.service.answers import Answer
-from durastreamd.service.reads import NOT_CACHED
+from durastreamd.service.answers import NOT_CACHED, Answer
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import BucketCommand
 

@@ -17,11 +17,11 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import cursor, problems, sse
 from durastreamd.protocol.requests import ProblemError, ReadHead
 from durastreamd.service.access.gate import END_S, Lease, Permit
-from durastreamd.service.answers import CLOSED, Fields, next_offset, refusal_of
+from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, refusal_of
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.operating.counts import LONG_POLL, SSE, Counts
 from durastreamd.service.reader import Reader
-from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE, Reads
+from durastreamd.service.reads import UP_TO_DATE, Reads
 from durastreamd.streams.follower import Follower
 from durastreamd.streams.registry import Streams
 

@@ -10,7 +10,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.content_type import media_type
 from durastreamd.protocol.requests import EPOCH, ReadHead, accepts_gzip
-from durastreamd.service.answers import CLOSED, Fields, next_offset, typed
+from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, typed
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.operating.counts import CATCH_UP, Counts
 from durastreamd.service.reader import Page, Reader, array_length
@@ -22,7 +22,6 @@ VARIES = (b"Vary", b"Accept-Encoding")
 NDJSON = b"application/x-ndjson"
 # Streams that are not JSON have no separators: each message after its length, 4 bytes, big-endian.
 FRAMED = b"application/vnd.durastream.messages"
-NOT_CACHED = (b"Cache-Control", b"no-store")
 UP_TO_DATE = (b"Stream-Up-To-Date", b"true")
 _COMPRESSIBLE = ("text/", "application/json", "application/xml", "application/x-ndjson")
 

@@ -12,11 +12,11 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, offsets, outcomes as oc, problems
 from durastreamd.protocol.names import Place
 from durastreamd.protocol.requests import ProblemError, content_type_of
-from durastreamd.service.answers import Fields, next_offset, refusal_of, typed
+from durastreamd.service.answers import NOT_CACHED, Fields, next_offset, refusal_of, typed
 from durastreamd.service.buckets import not_allowed
 from durastreamd.service.limits import WriteLimits
 from durastreamd.service.reader import Reader
-from durastreamd.service.reads import NOT_CACHED, UP_TO_DATE
+from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.proofs import BlobFile, Proofs
 from durastreamd.streams.registry import Streams

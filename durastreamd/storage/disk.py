@@ -10,7 +10,7 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from durastreamd.errors import (
@@ -23,10 +23,10 @@ from durastreamd.errors import (
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+# The process or the machine is out of something; it will pass.
+EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 # Errors that speak of this process, the machine or the file system, and of no file.
-NO_FAULTS = frozenset(
-    (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-)
+NO_FAULTS = EXHAUSTED | {errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 
 class Disk(Protocol):
@@ -185,6 +185,8 @@ class RealDisk:
         self.reclaimed_bytes = (
             0  # of streams' files that were removed, over the life of this object
         )
+        # Called when there is no descriptor to be had; tells whether one more try is worth it.
+        self.relief: Callable[[], bool] = lambda: False
         self._libc = ctypes.CDLL(None, use_errno=True)
         # What may not wait reads to here first: new memory for every read costs half its time.
         self._scratch = memoryview(bytearray(256 * 1024))
@@ -199,6 +201,14 @@ class RealDisk:
         flags |= os.O_RDWR if write else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
+        return self._open(path, flags)
+
+    def _open(self, path: str, flags: int) -> int:
+        try:
+            return os.open(self._path(path), flags, FILE_MODE)
+        except OSError as exc:
+            if exc.errno not in EXHAUSTED or not self.relief():
+                raise
         return os.open(self._path(path), flags, FILE_MODE)
 
     def release(self, handle: int) -> None:
@@ -252,7 +262,7 @@ class RealDisk:
 
     def sync_directory(self, path: str) -> None:
         """See Disk."""
-        handle = os.open(self._path(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
         except OSError as exc:
@@ -263,7 +273,7 @@ class RealDisk:
 
     def sync_everything(self) -> None:
         """See Disk. One call however many files are dirty; the standard library lacks it."""
-        handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = self._open("", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if self._libc.syncfs(handle) != 0:
                 reason = f"syncfs failed: {os.strerror(ctypes.get_errno())}"

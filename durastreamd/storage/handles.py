@@ -1,7 +1,8 @@
 """A bounded set of open files for reading, shared by the event loop and its threads.
 
 A handle in use is pinned and never given back under its user; the least recently used unpinned
-one goes when the set is full. Streams at rest therefore hold no descriptor.
+one goes when the set is full. Streams at rest therefore hold no descriptor. When the process is
+out of descriptors, whoever needs one has all unpinned ones given back first.
 """
 
 import threading
@@ -27,7 +28,7 @@ class HandleTable:
     def __init__(self, disk: Disk, limit: int) -> None:
         self._disk = disk
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # an open that finds no descriptor asks for those kept here
         self._files: OrderedDict[str, _Open] = OrderedDict()
 
     def __len__(self) -> int:
@@ -67,6 +68,14 @@ class HandleTable:
         file.retired = True
         if not file.pins:
             self._disk.release(file.handle)
+
+    def give_back(self) -> bool:
+        """Let go of every file that is not in use; tell whether that was any."""
+        with self._lock:
+            unused = [path for path, file in self._files.items() if not file.pins]
+            for path in unused:
+                self._retire(path)
+        return bool(unused)
 
     def forget(self, prefix: str) -> None:
         """Let go of every file below ``prefix``: they are about to be removed or replaced."""

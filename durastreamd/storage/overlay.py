@@ -182,6 +182,10 @@ class OverlayDisk:
         """Return a handle without locking: nobody is disturbed by a reader."""
         return self.open(path)
 
+    def give_back(self) -> bool:
+        """See HandleTable."""
+        return self._handles.give_back()
+
     def release_base(self) -> None:
         """Give back the files below that are kept open; what is read again is opened again."""
         self._handles.release()

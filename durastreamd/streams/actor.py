@@ -213,7 +213,9 @@ class Actor:
             engine.mark_damaged(stream, str(exc))
         except OSError as exc:
             reason = f"the stream's index cannot be read: {exc.strerror or exc}"
-            self._batch.pop(0).settle(StorageError(reason))
+            error = StorageError(reason)
+            error.__cause__ = exc
+            self._batch.pop(0).settle(error)
             return False
         self._keep_awake(stream)
         return True

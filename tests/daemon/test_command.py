@@ -14,10 +14,12 @@ from durastreamd import cli
 from durastreamd.cli import STATUSES, main
 from durastreamd.config import ConfigError, defaults_text
 from durastreamd.errors import (
+    AddressError,
     CorruptDataError,
     DataDirectoryError,
     DirectoryLockedError,
     SyncFailedError,
+    WriteFailedError,
 )
 from durastreamd.kit.status import NAMES
 from tests.support.daemon import ROOT, Daemon
@@ -123,7 +125,10 @@ def test_a_wrong_command_line_is_a_wrong_usage(
         (CorruptDataError("f", 1, "x"), 65),
         (SyncFailedError("x"), 74),
         (PermissionError(errno.EACCES, "x", "f"), 77),
-        (OSError(errno.EADDRINUSE, "x"), 69),
+        (AddressError("x"), 69),
+        (OSError(errno.EIO, "x"), 74),
+        (OSError(errno.EMFILE, "x", "f"), 74),
+        (OSError(errno.EROFS, "x", "f"), 74),
         (ExceptionGroup("", [ExceptionGroup("", [SyncFailedError("x")])]), 74),
         (RuntimeError("x"), 70),
     ],
@@ -144,6 +149,70 @@ def test_what_ends_the_server_is_told_by_the_status(
 def test_an_interrupt_is_not_a_bug() -> None:
     with pytest.raises(KeyboardInterrupt):
         cli._failed(KeyboardInterrupt())
+
+
+FAILED = [
+    (CorruptDataError("f", 1, "x"), 65),
+    (DataDirectoryError("x"), 66),
+    (WriteFailedError("x"), 74),
+    (SyncFailedError("x"), 74),
+    (OSError(errno.EIO, "x"), 74),
+    (OSError(errno.EMFILE, "x"), 74),
+    (DirectoryLockedError("x"), 75),
+    (PermissionError(errno.EACCES, "x"), 77),
+    (ValueError("x"), 70),
+]
+
+
+@pytest.mark.parametrize(("raised", "code"), FAILED)
+@pytest.mark.parametrize(
+    "where", ["daemon.recovering.open_engine", "daemon.serving.Daemon.run"], ids=["start", "run"]
+)
+def test_an_end_has_the_status_of_its_reason(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    raised: Exception,
+    code: int,
+    where: str,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(f"durastreamd.{where}", fail)
+    status, _, err = said(
+        capsys, "--init", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0"
+    )
+    assert status == code
+    assert "x" in err or code == 70
+
+
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [
+        ("fd:0", 69),  # not a socket
+        ("unix:/nowhere/at/all.sock", 69),
+        ("no-such-host.invalid:1", 69),
+        ("192.0.2.1:1", 69),  # not an address of this host
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_unavailable(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, address: str, code: int
+) -> None:
+    where = ("--data-dir", str(tmp_path / "d"), "--listen", address)
+    status, _, err = said(capsys, *where)
+    assert (status, f"cannot listen on {address}: " in err) == (code, True)
+
+
+def test_a_port_that_is_not_ours_to_take_is_a_missing_permission(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("durastreamd.daemon.listening.open_tcp", forbidden)
+    status, _, err = said(capsys, "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:80")
+    assert (status, "no permission to listen on 127.0.0.1:80" in err) == (77, True)
 
 
 # --- real starts that fail ---

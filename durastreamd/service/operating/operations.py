@@ -10,13 +10,13 @@ from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX
 from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.access.gate import Gate, GateCounts
+from durastreamd.service.answers import NOT_CACHED
 from durastreamd.service.buckets import READING, not_allowed
 from durastreamd.service.live import LiveReads
 from durastreamd.service.operating.counts import Counts
 from durastreamd.service.operating.lag import LagMeter
 from durastreamd.service.operating.metrics import CONTENT_TYPE, Metrics
 from durastreamd.service.operating.readiness import Readiness
-from durastreamd.service.reads import NOT_CACHED
 from durastreamd.streams.registry import Streams
 
 STUCK_S = 10.0  # a sync that takes longer than this is not going to be good
