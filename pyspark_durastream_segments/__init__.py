@@ -1,5 +1,5 @@
 """Found by Spark through its name: the format ``durastream-segments``."""
 
-from durastreamd.spark.segments import SegmentSource as DefaultSource
+from durastreamd.spark.segments.source import SegmentSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -14,11 +14,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from durastreamd.spark.format import DurastreamSource
+from durastreamd.spark.http.format import DurastreamSource
+from durastreamd.spark.http.rows import Batch
+from durastreamd.spark.http.sink import BATCH_PROPERTY, StreamWriter, Written
 from durastreamd.spark.options import SinkOptions, parse
-from durastreamd.spark.rows import Batch
 from durastreamd.spark.session import build_session
-from durastreamd.spark.sink import BATCH_PROPERTY, StreamWriter, Written
 
 FAILED_BATCH = 0
 KILLED_BATCH = 1

@@ -13,9 +13,9 @@ from durastreamd.engine.options import EngineOptions
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Record, Snapshot
-from durastreamd.spark.segment_plan import Piece
-from durastreamd.spark.segment_read import Arrow, Loss, Losses, PieceReader
-from durastreamd.spark.segments import name_of, parse_options, plan
+from durastreamd.spark.segments.plan import Piece
+from durastreamd.spark.segments.read import Arrow, Loss, Losses, PieceReader
+from durastreamd.spark.segments.source import name_of, parse_options, plan
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import RealDisk

@@ -17,7 +17,7 @@ from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, INTERNAL, IO_ERROR, NO_INPUT, USAGE
 from durastreamd.spark import cli
 from durastreamd.spark.jobs import audit, compact, export, files, importing, plot, stats
-from durastreamd.spark.segments import parse_options
+from durastreamd.spark.segments.source import parse_options
 from durastreamd.storage.log import placement_at
 from tests.spark.directories import NOW, Directory, planned
 from tests.spark.test_segments import ITEMS, flip

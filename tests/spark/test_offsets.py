@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from durastreamd.spark.offsets import (
+from durastreamd.spark.http.offsets import (
     Begin,
     CheckpointError,
     Cut,

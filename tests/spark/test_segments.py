@@ -14,9 +14,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from durastreamd.errors import CorruptDataError, DataDirectoryError, DurastreamError
 from durastreamd.spark.options import OptionError
-from durastreamd.spark.segment_plan import Extent, Journalled, size_of
-from durastreamd.spark.segment_read import Losses, NotTextError
-from durastreamd.spark.segments import (
+from durastreamd.spark.segments.plan import Extent, Journalled, size_of
+from durastreamd.spark.segments.read import Losses, NotTextError
+from durastreamd.spark.segments.source import (
     SegmentPartition,
     SegmentReader,
     SegmentSource,

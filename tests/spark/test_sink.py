@@ -14,11 +14,18 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from durastreamd.client import UnreachableError
-from durastreamd.spark import sink
-from durastreamd.spark.format import DurastreamSource
+from durastreamd.spark.http import sink
+from durastreamd.spark.http.format import DurastreamSource
+from durastreamd.spark.http.rows import Batch
+from durastreamd.spark.http.sink import (
+    BatchWriter,
+    Producer,
+    SinkError,
+    StreamWriter,
+    Task,
+    Written,
+)
 from durastreamd.spark.options import OptionError, SinkOptions, parse
-from durastreamd.spark.rows import Batch
-from durastreamd.spark.sink import BatchWriter, Producer, SinkError, StreamWriter, Task, Written
 from tests.spark.driving import BINARY, TEXT, Hand, batch_values
 from tests.support.daemon import Daemon
 from tests.support.plain_server import Scripted, plain_server

@@ -18,11 +18,11 @@ from pyspark.sql.types import (
 )
 
 from durastreamd.client import CutShortError, UnreachableError, client as client_module
-from durastreamd.spark.offsets import DataLossError, initial
+from durastreamd.spark.http.offsets import DataLossError, initial
+from durastreamd.spark.http.planning import Slice
+from durastreamd.spark.http.rows import ContentError
+from durastreamd.spark.http.source import StreamReader, schema_of
 from durastreamd.spark.options import OptionError, SourceOptions, parse
-from durastreamd.spark.planning import Slice
-from durastreamd.spark.rows import ContentError
-from durastreamd.spark.source import StreamReader, schema_of
 from tests.spark.driving import (
     BINARY,
     TEXT,

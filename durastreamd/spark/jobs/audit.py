@@ -20,7 +20,7 @@ from durastreamd.kit.status import CORRUPT, OK
 from durastreamd.model.stream_state import Stream
 from durastreamd.spark.directory import Opened, disk_at, with_directory
 from durastreamd.spark.jobs.job import progress_of, session_of
-from durastreamd.spark.segments import name_of
+from durastreamd.spark.segments.source import name_of
 from durastreamd.storage import catalog, datadir, format as fmt, log
 from durastreamd.storage.blobs import BlobCheck
 from durastreamd.storage.disk import RealDisk

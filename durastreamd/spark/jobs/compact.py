@@ -27,10 +27,10 @@ from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, NO_INPUT, OK, USAGE
+from durastreamd.spark.http.places import Look, Streams, is_json
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_options
 from durastreamd.spark.options import SourceOptions, parse
-from durastreamd.spark.places import Look, Streams, is_json
 
 Fold = Callable[[object, object], object]
 FOLDED = "key STRING, state STRING"

@@ -28,7 +28,7 @@ from durastreamd.spark.jobs import files
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
 from durastreamd.spark.options import SourceOptions, parse
-from durastreamd.spark.segments import SegmentOptions, chosen, parse_options
+from durastreamd.spark.segments.source import SegmentOptions, chosen, parse_options
 from durastreamd.storage import datadir
 
 OFFSETS = "offsets.json"

@@ -30,8 +30,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from durastreamd.errors import DurastreamError
+from durastreamd.spark.http.sink import BATCH_PROPERTY, QUERY_PROPERTY
 from durastreamd.spark.options import OptionError
-from durastreamd.spark.sink import BATCH_PROPERTY, QUERY_PROPERTY
 
 PARQUET, DELTA = "parquet", "delta"
 OPEN_MAX = 100  # files a task writes at once; more are finished and begun again under a new number

@@ -26,9 +26,9 @@ from durastreamd.spark.directory import Opened, with_directory
 from durastreamd.spark.jobs import plot
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
-from durastreamd.spark.segment_plan import Piece
-from durastreamd.spark.segment_read import Batch, Losses, PieceReader
-from durastreamd.spark.segments import (
+from durastreamd.spark.segments.plan import Piece
+from durastreamd.spark.segments.read import Batch, Losses, PieceReader
+from durastreamd.spark.segments.source import (
     SegmentOptions,
     SegmentPartition,
     SegmentReader,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from durastreamd.client import Client, RefusedError, Reply, shared_client
-from durastreamd.spark.offsets import Place
+from durastreamd.spark.http.offsets import Place
+from durastreamd.spark.http.rows import ContentError, elements, ended_lines
 from durastreamd.spark.options import OptionError, SourceOptions
-from durastreamd.spark.rows import ContentError, elements, ended_lines
 
 LISTED_MAX = 1000  # of a bucket, in one answer
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from durastreamd.spark.options import OptionError, SinkOptions, SourceOptions, parse
 
 if TYPE_CHECKING:
-    from durastreamd.spark.sink import BatchWriter, StreamWriter
-    from durastreamd.spark.source import BatchReader, StreamReader
+    from durastreamd.spark.http.sink import BatchWriter, StreamWriter
+    from durastreamd.spark.http.source import BatchReader, StreamReader
 
 
 class DurastreamSource(DataSource):
@@ -26,25 +26,25 @@ class DurastreamSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the source."""
-        from durastreamd.spark.source import schema_of
+        from durastreamd.spark.http.source import schema_of
 
         return schema_of(parse(SourceOptions, self.options))
 
     def reader(self, schema: StructType) -> "BatchReader":
         """Return what reads for a batch query."""
-        from durastreamd.spark.source import BatchReader
+        from durastreamd.spark.http.source import BatchReader
 
         return BatchReader(parse(SourceOptions, self.options), schema)
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
         """Return what reads for a streaming query."""
-        from durastreamd.spark.source import StreamReader
+        from durastreamd.spark.http.source import StreamReader
 
         return StreamReader(parse(SourceOptions, self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":  # noqa: FBT001
         """Return what writes for a batch job."""
-        from durastreamd.spark.sink import BatchWriter
+        from durastreamd.spark.http.sink import BatchWriter
 
         if overwrite:
             message = "Streams only grow: write with mode('append')."
@@ -54,7 +54,7 @@ class DurastreamSource(DataSource):
     # Spark passes both by keyword, so the names are fixed.
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: FBT001, N802
         """Return what writes for a streaming query."""
-        from durastreamd.spark.sink import StreamWriter
+        from durastreamd.spark.http.sink import StreamWriter
 
         if overwrite:
             message = "Streams only grow: use outputMode append or update, not complete."

@@ -24,9 +24,9 @@ from durastreamd.errors import StreamDamagedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import offsets
 from durastreamd.spark.directory import Opened, disk_at, levels_of, streams_of, with_directory
+from durastreamd.spark.http.places import is_textual
 from durastreamd.spark.options import OptionError, Row
-from durastreamd.spark.places import is_textual
-from durastreamd.spark.segment_plan import Piece, Range, gathered, pieces_of
+from durastreamd.spark.segments.plan import Piece, Range, gathered, pieces_of
 from durastreamd.storage import datadir
 
 MIB = 1024 * 1024
@@ -286,7 +286,7 @@ class SegmentReader(DataSourceReader):
             return
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from durastreamd.spark.segment_read import Arrow, Losses, PieceReader
+        from durastreamd.spark.segments.read import Arrow, Losses, PieceReader
 
         options = self._options
         losses = Losses(fail=options.fail)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from durastreamd.errors import CorruptDataError, DurastreamError
 from durastreamd.spark.directory import disk_at
-from durastreamd.spark.segment_plan import Extent, Journalled, Piece, segments_at
+from durastreamd.spark.segments.plan import Extent, Journalled, Piece, segments_at
 from durastreamd.storage import datadir, format as fmt, journal
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.index import HEADER_BYTES, IndexReader

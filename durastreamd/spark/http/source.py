@@ -37,12 +37,11 @@ from durastreamd.client import (
     Watch,
     shared_client,
 )
-from durastreamd.spark import offsets
-from durastreamd.spark.offsets import Cut, DataLossError, Offset
-from durastreamd.spark.options import OptionError, SourceOptions
-from durastreamd.spark.places import Streams, is_textual
-from durastreamd.spark.planning import Bounds, Planner, Slice
-from durastreamd.spark.rows import (
+from durastreamd.spark.http import offsets
+from durastreamd.spark.http.offsets import Cut, DataLossError, Offset
+from durastreamd.spark.http.places import Streams, is_textual
+from durastreamd.spark.http.planning import Bounds, Planner, Slice
+from durastreamd.spark.http.rows import (
     ACCEPT,
     FRAMED,
     LINES,
@@ -53,6 +52,7 @@ from durastreamd.spark.rows import (
     lines,
     split_lines,
 )
+from durastreamd.spark.options import OptionError, SourceOptions
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from durastreamd.spark.offsets import Begin, Cut, DataLossError, Offset, Place, Range, shares
+from durastreamd.spark.http.offsets import Begin, Cut, DataLossError, Offset, Place, Range, shares
+from durastreamd.spark.http.places import Listed, Look, Streams, is_textual
+from durastreamd.spark.http.rows import ContentError
 from durastreamd.spark.options import OptionError, SourceOptions, places
-from durastreamd.spark.places import Listed, Look, Streams, is_textual
-from durastreamd.spark.rows import ContentError
 
 logger = logging.getLogger(__name__)
 

@@ -36,9 +36,9 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from durastreamd.client import ClientSettings, RefusedError, shared_client
 from durastreamd.errors import DurastreamError
+from durastreamd.spark.http.places import is_json
+from durastreamd.spark.http.rows import Batch
 from durastreamd.spark.options import OptionError, SinkOptions
-from durastreamd.spark.places import is_json
-from durastreamd.spark.rows import Batch
 
 _ELEMENTS: "msgspec.json.Decoder[list[msgspec.Raw]] | None" = None
 try:

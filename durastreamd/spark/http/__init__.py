@@ -1,0 +1,1 @@
+"""The format ``durastream``: streams of a server, read and written over HTTP."""

@@ -1,0 +1,1 @@
+"""The format ``durastream-segments``: the log files of a data directory, read without a server."""
