@@ -171,10 +171,8 @@ def _write_array(pieces: Iterator[bytes], console: Console) -> None:
 def _write_lines(pieces: Iterator[bytes], console: Console) -> None:
     held = b""
     for piece in pieces:
-        whole = held + piece
-        # A separator may lie across two pieces; its comma waits for the next one.
-        held = b"," if whole.endswith(b",") else b""
-        console.raw(whole.removesuffix(held).replace(json_mode.SEPARATOR, b"\n"))
+        lines, held = json_mode.lines(held, piece)
+        console.raw(lines)
     console.raw(held)
 
 

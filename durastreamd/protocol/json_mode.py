@@ -33,7 +33,15 @@ from durastreamd.protocol.json_text import (
     joined,
 )
 
-__all__ = ["DEPTH_MAX", "SEPARATOR", "InvalidJsonError", "TooManyMessagesError", "page", "split"]
+__all__ = [
+    "DEPTH_MAX",
+    "SEPARATOR",
+    "InvalidJsonError",
+    "TooManyMessagesError",
+    "lines",
+    "page",
+    "split",
+]
 
 # No number of messages that a body of any length could have.
 _ANY_NUMBER = 2**63
@@ -94,3 +102,13 @@ def _split_long(body: Data, messages_max: int, piece_bytes: int) -> tuple[Data, 
 def page(wire: bytes) -> bytes:
     """Return the JSON array of a range of whole messages."""
     return b"[" + wire[: -len(SEPARATOR)] + b"]" if wire else b"[]"
+
+
+def lines(held: bytes, piece: bytes) -> tuple[bytes, bytes]:
+    """Return a piece of wire bytes with a message to a line, and what waits for the next piece.
+
+    A separator may lie across two pieces; its comma waits.
+    """
+    whole = held + piece
+    held = b"," if whole.endswith(b",") else b""
+    return whole.removesuffix(held).replace(SEPARATOR, b"\n"), held

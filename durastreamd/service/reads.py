@@ -174,12 +174,11 @@ class Reads:
             await exchange.start(200, fields)
         while at < page.end:
             end = view.piece_end(at, page.end, self._limits.piece_bytes)
-            piece = held + await self._reader.read(view, at, end)
+            piece = await self._reader.read(view, at, end)
             if at == page.start:
                 await exchange.start(200, fields)
-            # A separator may lie across two pieces; its comma waits for the next one.
-            held = b"," if piece.endswith(b",") else b""
-            await exchange.send(piece.removesuffix(held).replace(json_mode.SEPARATOR, b"\n"))
+            piece, held = json_mode.lines(held, piece)
+            await exchange.send(piece)
             at = end
         await exchange.finish()
 

@@ -1,6 +1,7 @@
 """JSON mode against the standard library: what it reads we take, what it refuses we refuse."""
 
 import json
+from itertools import pairwise
 from typing import NoReturn
 
 import pytest
@@ -253,3 +254,15 @@ def test_many_brackets_side_by_side_are_not_deep() -> None:
 def test_brackets_inside_strings_do_not_nest(text: str) -> None:
     body = json.dumps([text] * (2 * DEPTH_MAX)).encode()
     assert split(body)[1] == 2 * DEPTH_MAX
+
+
+@given(st.lists(VALUES), st.lists(st.integers(0, 300)))
+def test_lines_do_not_depend_on_where_pieces_are_cut(values: list[Json], cuts: list[int]) -> None:
+    wire = b"".join(json.dumps(value).encode() + SEPARATOR for value in values)
+    edges = sorted({0, len(wire), *(min(cut, len(wire)) for cut in cuts)})
+    found, held = b"", b""
+    for low, high in pairwise(edges):
+        lines, held = json_mode.lines(held, wire[low:high])
+        found += lines
+    assert held == b""
+    assert [json.loads(line) for line in found.split(b"\n")[:-1]] == values
