@@ -11,7 +11,7 @@ from durastreamd.client import (
     ClientSettings,
     CutShortError,
     DeniedError,
-    RefusedError,
+    ServerRefusedError,
     SettingsError,
     UnreachableError,
     resolve,
@@ -49,7 +49,7 @@ def connect(args: argparse.Namespace) -> tuple[Client, str]:
 
 def may_pass(exc: ClientError) -> bool:
     """Tell whether it is worth asking again: the server is not there, went away or is busy."""
-    if isinstance(exc, RefusedError):
+    if isinstance(exc, ServerRefusedError):
         return is_passing(exc) or exc.status >= 500
     return isinstance(exc, UnreachableError | CutShortError)
 
@@ -61,7 +61,7 @@ def failure(exc: ClientError) -> CommandError:
     if isinstance(exc, DeniedError):
         said = "was not accepted" if environment_token() else "is not set"
         return CommandError(NO_PERMISSION, f"{exc}; the token in {TOKEN_VARIABLE} {said}")
-    if not isinstance(exc, RefusedError) or may_pass(exc):
+    if not isinstance(exc, ServerRefusedError) or may_pass(exc):
         return CommandError(UNAVAILABLE, f"{exc}; is the server running?")
     told = exc.headers.get("stream-next-offset", "")
     if exc.status == 410 and told:

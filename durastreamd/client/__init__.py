@@ -3,7 +3,7 @@
 dsadmin and the Spark pipeline talk to servers with it, and executors may get it in a zip without
 the server's dependencies, so nothing is imported here that Python does not bring.
 
-``address`` reads URLs and the environment, ``settings`` says how to talk, ``transport`` keeps
+``address`` reads URLs and the environment, ``settings`` says how to talk, ``connections`` keeps
 connections, ``retry`` says when and how long a request is repeated, ``client`` sends requests and
 reads answers, ``sse`` takes events apart, ``watch`` waits for news of many streams at once.
 Everything that goes wrong is a ``ClientError`` (``errors``), a refusal with the server's problem
@@ -18,7 +18,7 @@ from durastreamd.client.errors import (
     ClientError,
     CutShortError,
     DeniedError,
-    RefusedError,
+    ServerRefusedError,
     SettingsError,
     UnreachableError,
 )
@@ -41,8 +41,8 @@ __all__ = [
     "Delivery",
     "DeniedError",
     "Patience",
-    "RefusedError",
     "Reply",
+    "ServerRefusedError",
     "SettingsError",
     "UnreachableError",
     "Watch",

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from durastreamd.client.errors import AnswerError, CutShortError, RefusedError
+from durastreamd.client.connections import BROKEN, Connections
+from durastreamd.client.errors import AnswerError, CutShortError, ServerRefusedError
 from durastreamd.client.retry import Patience
 from durastreamd.client.settings import ClientSettings
-from durastreamd.client.transport import BROKEN, Transport
 
 PIECE_BYTES = 1024 * 1024
 _EXPLAINED_BYTES_MAX = 64 * 1024  # of an error's body
@@ -105,7 +105,7 @@ class Client:
 
     def __init__(self, settings: ClientSettings | None = None) -> None:
         self.settings = settings or ClientSettings()
-        self.transport = Transport(self.settings)
+        self.connections = Connections(self.settings)
 
     def request(
         self,
@@ -122,21 +122,21 @@ class Client:
         while True:
             try:
                 if not repeatable:
-                    self.transport.drop(url)  # on one that lay idle nobody knows if it arrived
+                    self.connections.drop(url)  # on one that lay idle nobody knows if it arrived
                 answer = self._send(method, url, headers, body)
                 reply = Reply(answer.status, answer.headers, answer.whole())
             except (*BROKEN, CutShortError) as exc:
-                self.transport.drop(url)
+                self.connections.drop(url)
                 patience.after_failure(method, url, exc)
                 continue
             except AnswerError:
-                self.transport.drop(url)  # the rest of it is still on its way
+                self.connections.drop(url)  # the rest of it is still on its way
                 raise
             if 200 <= reply.status < 300 or reply.status in accept:
                 return reply
             explained = reply.body[:_EXPLAINED_BYTES_MAX]
             patience.after_refusal(
-                RefusedError.of(method, url, reply.status, reply.headers, explained)
+                ServerRefusedError.of(method, url, reply.status, reply.headers, explained)
             )
 
     @contextmanager
@@ -147,27 +147,27 @@ class Client:
             try:
                 answer = self._send("GET", url, headers, None)
             except BROKEN as exc:
-                self.transport.drop(url)
+                self.connections.drop(url)
                 patience.after_failure("GET", url, exc)
                 continue
             if answer.status == 200:
                 break
             explained = answer.begins(_EXPLAINED_BYTES_MAX)
-            self.transport.drop(url)
+            self.connections.drop(url)
             patience.after_refusal(
-                RefusedError.of("GET", url, answer.status, answer.headers, explained)
+                ServerRefusedError.of("GET", url, answer.status, answer.headers, explained)
             )
         try:
             yield answer
         finally:
             if not answer.ended:
-                self.transport.drop(url)
+                self.connections.drop(url)
 
     def _send(
         self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
     ) -> Body:
         sent = {**self.settings.request_headers(), **(headers or {})}
-        response = self.transport.send(method, url, sent, body)
+        response = self.connections.send(method, url, sent, body)
         return Body(response, self.settings.answer_bytes_max)
 
     def head(self, url: str, *, accept: tuple[int, ...] = ()) -> Reply:
@@ -192,7 +192,7 @@ class Client:
 
     def hang_up(self) -> None:
         """Drop every connection; the next request makes a new one."""
-        self.transport.hang_up()
+        self.connections.hang_up()
 
 
 # --- shared ---

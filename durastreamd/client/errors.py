@@ -41,7 +41,7 @@ class AnswerError(ClientError):
     """The server's: an answer is not what the protocol says, or larger than the client takes."""
 
 
-class RefusedError(ClientError):
+class ServerRefusedError(ClientError):
     """The server answered with an error; its own words are in the text.
 
     ``problem`` is the document (RFC 9457) that came with it, empty where there was none; ``code``
@@ -63,7 +63,7 @@ class RefusedError(ClientError):
     @classmethod
     def of(
         cls, method: str, url: str, status: int, headers: Mapping[str, str], body: bytes
-    ) -> "RefusedError":
+    ) -> "ServerRefusedError":
         """Return the error for an answer; a refused token has a kind of its own."""
         made = cls(method, url, status, headers, body)
         # 403 is also what a producer of an earlier epoch gets; only without a code it is the token.
@@ -71,7 +71,7 @@ class RefusedError(ClientError):
         return DeniedError(method, url, status, headers, body) if by_code else made
 
 
-class DeniedError(RefusedError):
+class DeniedError(ServerRefusedError):
     """The server wants a token, or another one."""
 
 

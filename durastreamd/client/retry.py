@@ -6,7 +6,7 @@ import ssl
 import time
 
 from durastreamd.client.address import split
-from durastreamd.client.errors import RefusedError, UnreachableError
+from durastreamd.client.errors import ServerRefusedError, UnreachableError
 from durastreamd.client.settings import ClientSettings
 from durastreamd.protocol import problems
 
@@ -23,7 +23,7 @@ PASSING = {
 _PASSING_STATUSES = (429, 502, 503, 504)
 
 
-def is_passing(refused: RefusedError) -> bool:
+def is_passing(refused: ServerRefusedError) -> bool:
     """Tell whether the same request may do better later; none of these was carried out."""
     if "code" in refused.problem:
         return refused.code in PASSING
@@ -48,7 +48,7 @@ class Patience:
             message = f"{method} {url}: no answer from {split(url)[0]} (tried {tried}): {reason}"
             raise UnreachableError(message) from exc
 
-    def after_refusal(self, refused: RefusedError) -> None:
+    def after_refusal(self, refused: ServerRefusedError) -> None:
         """Wait as the server asks, or raise what it said."""
         text = refused.headers.get("retry-after", "")
         asked_s = float(text) if text.isascii() and text.isdigit() else 0.0

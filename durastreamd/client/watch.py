@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from durastreamd.client.address import split
 from durastreamd.client.client import Client
-from durastreamd.client.transport import BROKEN
+from durastreamd.client.connections import BROKEN
 
 WATCHED_MAX = 64  # above it the next look, one listing, is cheaper than so many connections
 
@@ -44,7 +44,7 @@ class Watch:
 
     def _ask(self, url: str, token: str) -> None:
         origin, path = split(url)
-        connection = self._open[url, token] = self._client.transport.connect(origin)
+        connection = self._open[url, token] = self._client.connections.connect(origin)
         target = f"{path}?offset={quote(token)}&live=long-poll"
         connection.request("GET", target, headers=self._client.settings.request_headers())
 

@@ -1,1 +1,17 @@
-"""Streams as Spark data: a source and a sink over HTTP, a source over log files, and jobs."""
+"""Streams as Spark data: two formats and the jobs made of them.
+
+``options`` declares every option of both formats, ``errors`` what goes wrong, ``session`` makes a
+session that starts fast and finds its Python, ``cli`` is ``dspipeline``.
+
+``http`` is the format ``durastream``: ``format`` is what Spark looks up; ``places`` asks a server
+which streams there are and how far they go, ``offsets`` writes places into Spark's checkpoint,
+``planning`` decides in the driver what a batch reads, ``source`` reads it in tasks, ``rows`` makes
+messages and record batches of the bytes; ``sink`` appends, exactly once.
+
+``segments`` is the format ``durastream-segments``, log files without a server: ``source`` chooses
+streams and ranges, ``plan`` finds the bytes of files that hold them, ``read`` makes record batches
+of those, without a loop over messages.
+
+``jobs`` are the commands of ``dspipeline``, one module each; ``job`` and ``source`` are what they
+share, ``files`` is where ``export`` writes, ``plot`` draws for ``stats``.
+"""

@@ -1,7 +1,7 @@
 """The command line of the pipeline: ``dspipeline JOB``; spark-submit runs it, too.
 
-Every job is a ``Command`` in a module of its own; this module only knows their list, and what an
-error means that was raised on an executor.
+Every job is a ``Command`` in a module of its own; this module only knows their list, what to say
+where Spark is missing, and what an error means that was raised on an executor.
 """
 
 import re
@@ -21,17 +21,7 @@ from durastreamd.kit.status import (
     Failures,
     by_kind,
 )
-from durastreamd.spark.jobs import audit, compact, export, importing, stats
-from durastreamd.spark.options import OptionError
-from durastreamd.spark.session import JavaMissingError
-
-COMMANDS: tuple[Command, ...] = (
-    export.COMMAND,
-    compact.COMMAND,
-    importing.COMMAND,
-    audit.COMMAND,
-    stats.COMMAND,
-)
+from durastreamd.spark.errors import JavaMissingError, OptionError
 
 STATUSES: Failures = (
     (OptionError, USAGE),
@@ -44,9 +34,18 @@ STATUSES: Failures = (
     (OSError, IO_ERROR),
 )
 
+EXTRA = ("pyspark", "py4j", "pyarrow", "numpy")  # what the extra ``spark`` brings for every job
+
 # An error of ours that was raised in a worker comes back as text, traceback and all.
 _RAISED = re.compile(r"\bdurastreamd\.[\w.]+\.(\w+Error): (.*)$", re.MULTILINE)
 _SAID = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+
+
+def commands() -> tuple[Command, ...]:
+    """Return the jobs; imported here, because all of them need Spark, and it may be missing."""
+    from durastreamd.spark.jobs import audit, compact, export, importing, stats
+
+    return tuple(job.COMMAND for job in (export, compact, importing, audit, stats))
 
 
 def parser() -> Parser:
@@ -58,16 +57,24 @@ def parser() -> Parser:
         "--conf", metavar="KEY=VALUE", action=Pairs, default={}, help="a setting of Spark"
     )
     made.add_argument("--json", action="store_true", help="the summary as one JSON object")
-    made.add_commands(COMMANDS, "JOB")
+    made.add_commands(commands(), "JOB")
     return made
 
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
     """Run one job; the exit status says how it went."""
-    chosen = parser().parse_args(arguments)
     console = console or Console()
-    console.program, console.as_json = "dspipeline", chosen.json
-    return run(COMMANDS, chosen, console, explain)
+    console.program = "dspipeline"
+    try:
+        chosen = parser().parse_args(arguments)
+    except ModuleNotFoundError as exc:
+        name = (exc.name or "").partition(".")[0]
+        if name not in EXTRA:
+            raise
+        console.note(f"{name} is not installed; pip install 'durastreamd[spark]' brings it")
+        return UNAVAILABLE
+    console.as_json = chosen.json
+    return run(commands(), chosen, console, explain)
 
 
 def explain(exc: Exception) -> tuple[int, str] | None:

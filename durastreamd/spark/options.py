@@ -1,21 +1,24 @@
-"""Every option of the format ``durastream``: one table, read from the fields of two classes.
+"""Every option of both formats, declared by the fields of three classes and read by one parser.
 
-The manual page lists what ``rows_of`` yields and a test holds them equal. Names are Kafka's and
-Delta's where those have one. A name that is none of ours is refused with the nearest that is:
-a misspelt ``startingOffset`` must not read everything again in silence.
+``SourceOptions`` and ``SinkOptions`` are those of the format ``durastream``, ``SegmentOptions``
+those of ``durastream-segments``. The manual page lists what ``rows_of`` yields and a test holds
+them equal. Names are Kafka's and Delta's where those have one. A name that is none of ours is
+refused with the nearest that is: a misspelt ``startingOffset`` must not read everything again in
+silence.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from datetime import datetime
 from difflib import get_close_matches
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from durastreamd.client import TOKEN_VARIABLE, AddressError, ClientSettings
 from durastreamd.client.address import PATH_SURFACE, checked, environment_token
-from durastreamd.errors import DurastreamError
+from durastreamd.spark.errors import OptionError
 
 MIB = 1024 * 1024
 
@@ -25,11 +28,11 @@ _DURATION = re.compile(r"([0-9]+) *(ms|s|m|h)?")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, None: 1}
 
 V = TypeVar("V", str, int, bool)
-Options = TypeVar("Options", bound="CommonOptions")
+Given = TypeVar("Given", bound="Options")
 
 
-class OptionError(DurastreamError):
-    """An option is unknown, malformed or contradicts another; the text says what to do."""
+# By the stream's name: an offset as the server writes it, or the number of a message.
+Places = dict[str, str | int]
 
 
 class Row(NamedTuple):
@@ -61,26 +64,44 @@ def option(
 
 
 @dataclass(frozen=True)
-class CommonOptions:
+class Options:
+    """The options of one side of one format."""
+
+    FORMAT: ClassVar[str]
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+
+
+@dataclass(frozen=True)
+class HttpOptions(Options):
     """What source and sink share: where the server is and how to talk to it."""
 
-    path: str = option("", "the URL of one stream, as given to load() or save()", shown="")
-    url: str = option("", "the server, as http://host:port, or unix:/path of its socket", shown="")
-    bucket: str = option("", "the bucket that streams are named in", shown="")
-    auth_token: str = option(
-        "", f"bearer token; otherwise the environment's {TOKEN_VARIABLE}", shown=""
-    )
-    auth_token_file: str = option("", "file of the token, read anew for every request", shown="")
-    headers: str = option("", "more request headers, as a JSON object", shown="")
-    tls_ca_file: str = option("", "authorities to trust instead of the system's", shown="")
-    tls_cert_file: str = option("", "client certificate", shown="")
-    tls_key_file: str = option("", "key of the client certificate", shown="")
+    FORMAT: ClassVar[str] = "durastream"
+
+    path: str = option("", "the URL of one stream, as given to load() or save()")
+    url: str = option("", "the server, as http://host:port, or unix:/path of its socket")
+    bucket: str = option("", "the bucket that streams are named in")
+    auth_token: str = option("", f"bearer token; otherwise the environment's {TOKEN_VARIABLE}")
+    auth_token_file: str = option("", "file of the token, read anew for every request")
+    headers: str = option("", "more request headers, as a JSON object")
+    tls_ca_file: str = option("", "authorities to trust instead of the system's")
+    tls_cert_file: str = option("", "client certificate")
+    tls_key_file: str = option("", "key of the client certificate")
     tls_verify: bool = option(True, "false trusts any certificate")  # noqa: FBT003
     request_timeout_ms: int = option(30_000, "silence after which a request has failed", least=1)
     retry_timeout_ms: int = option(
         60_000, "how long a request is repeated on 429, 503 and lost connections"
     )
     retry_interval_ms: int = option(200, "wait before the second try; doubles from there", least=1)
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        self.site()
+        if self.tls_key_file and not self.tls_cert_file:
+            message = "tlsKeyFile goes with tlsCertFile."
+            raise OptionError(message)
+        _json_object("headers", self.headers)
 
     def client_settings(self) -> ClientSettings:
         """Return how to talk to the server."""
@@ -136,21 +157,21 @@ class Site(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SourceOptions(CommonOptions):
+class SourceOptions(HttpOptions):
     """The source, batch and streaming."""
 
-    subscribe: str = option("", "streams to read, separated by commas", shown="")
+    subscribe: str = option("", "streams to read, separated by commas")
     subscribe_pattern: str = option(
-        "", "regular expression; streams of the bucket whose whole name matches", shown=""
+        "", "regular expression; streams of the bucket whose whole name matches"
     )
     starting_offsets: str = option(
         "earliest", "earliest, latest, or JSON: stream to offset, or to a message's number"
     )
     ending_offsets: str = option("latest", "batch only: latest, or JSON as for startingOffsets")
     starting_timestamp: str = option(
-        "", "begin with what was written then or later: ms since 1970, or RFC 3339", shown=""
+        "", "begin with what was written then or later: ms since 1970, or RFC 3339"
     )
-    ending_timestamp: str = option("", "batch only: end before what was written then", shown="")
+    ending_timestamp: str = option("", "batch only: end before what was written then")
     fail_on_data_loss: bool = option(
         True,  # noqa: FBT003
         "fail when data is gone before it was read; false goes on behind it",
@@ -182,16 +203,42 @@ class SourceOptions(CommonOptions):
         "", "streams that are not JSON: a row for each line ended by this, not for each message"
     )
 
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        super().check()
+        ways = [bool(self.path), bool(self.subscribe), bool(self.subscribe_pattern)]
+        if sum(ways) > 1 or (not any(ways) and not self.bucket):
+            message = (
+                "Say once what to read: load(<URL of a stream>), or url with subscribe, bucket, "
+                "or bucket and subscribePattern."
+            )
+            raise OptionError(message)
+        if self.subscribe_pattern:
+            if not self.bucket:
+                message = "subscribePattern chooses among the streams of a bucket; set bucket, too."
+                raise OptionError(message)
+            pattern_of(self)
+        if self.starting_timestamp and self.starting_offsets != "earliest":
+            message = "startingTimestamp and startingOffsets exclude each other."
+            raise OptionError(message)
+        if self.ending_timestamp and self.ending_offsets != "latest":
+            message = "endingTimestamp and endingOffsets exclude each other."
+            raise OptionError(message)
+        if self.starting_offsets not in ("earliest", "latest"):
+            places("startingOffsets", self.starting_offsets)
+        if self.ending_offsets != "latest":
+            places("endingOffsets", self.ending_offsets)
+
 
 @dataclass(frozen=True)
-class SinkOptions(CommonOptions):
+class SinkOptions(HttpOptions):
     """The sink, batch and streaming."""
 
-    stream: str = option("", "stream to append to; otherwise the column stream says", shown="")
+    stream: str = option("", "stream to append to; otherwise the column stream says")
     create_streams: bool = option(False, "create streams that are missing")  # noqa: FBT003
     content_type: str = option("", "content type of created streams", shown="application/json")
     producer_id: str = option("", "first part of Producer-Id", shown="the query's id")
-    txn_app_id: str = option("", "batch: Producer-Id, so that a repeated job writes once", shown="")
+    txn_app_id: str = option("", "batch: Producer-Id, so that a repeated job writes once")
     txn_version: int = option(-1, "batch: Producer-Epoch, grows with every job", least=-1, shown="")
     max_append_bytes: int = option(4 * MIB, "size of one append", least=1)
     commit_mode: str = option(
@@ -204,6 +251,83 @@ class SinkOptions(CommonOptions):
         "", "streams that are not JSON: rows ended by this go into shared messages"
     )
 
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        super().check()
+        if self.path and self.stream:
+            message = "save(<URL of a stream>) and option stream exclude each other."
+            raise OptionError(message)
+        if bool(self.txn_app_id) != (self.txn_version >= 0):
+            message = "txnAppId and txnVersion go together: who writes, and which of its writes."
+            raise OptionError(message)
+        if self.txn_app_id and self.producer_id:
+            message = "txnAppId and producerId exclude each other; both become the Producer-Id."
+            raise OptionError(message)
+
+
+@dataclass(frozen=True)
+class SegmentOptions(Options):
+    """The source of log files."""
+
+    FORMAT: ClassVar[str] = "durastream-segments"
+
+    path: str = option("", "the data directory, or a backup of one; also the argument of load()")
+    subscribe: str = option("", "streams to read, separated by commas; otherwise all")
+    subscribe_pattern: str = option("", "regular expression; streams whose whole name matches")
+    bucket: str = option("", "the bucket that streams are named in; alone: all of its streams")
+    starting_offsets: str = option(
+        "earliest", "earliest, or JSON: stream to offset, or to a number"
+    )
+    ending_offsets: str = option("latest", "latest, or JSON as for startingOffsets")
+    starting_timestamp: str = option(
+        "", "what was written then or later: ms since 1970, or RFC 3339"
+    )
+    ending_timestamp: str = option("", "what was written before: ms since 1970, or RFC 3339")
+    value_type: str = option(
+        "auto",
+        "string, binary, or auto: string where all streams are text",
+        choices=("auto", "string", "binary"),
+    )
+    verify_checksums: bool = option(True, "compare every record with its checksum")  # noqa: FBT003
+    fail_on_data_loss: bool = option(
+        True,  # noqa: FBT003
+        "fail where bytes are damaged or gone; false leaves them out",
+    )
+    bad_records_path: str = option(
+        "", "a directory that is told what failOnDataLoss=false left out"
+    )
+    max_bytes_per_partition: int = option(16 * MIB, "how many bytes one task reads, about", least=1)
+    min_partitions: int = option(1, "make tasks smaller until there are so many", least=1)
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.subscribe and self.subscribe_pattern:
+            message = (
+                "subscribe and subscribePattern exclude each other; none of them: every stream."
+            )
+            raise OptionError(message)
+        if not self.path:
+            message = "Which data directory? Give it to load(), or as the option path."
+            raise OptionError(message)
+        pattern_of(self)
+        self.bounds()
+        self.times()
+
+    def bounds(self) -> tuple[Places, Places]:
+        """Return where reading begins and ends, of the streams that were named."""
+        start, end = self.starting_offsets, self.ending_offsets
+        return (
+            {} if start == "earliest" else places("startingOffsets", start, "earliest"),
+            {} if end == "latest" else places("endingOffsets", end, "latest"),
+        )
+
+    def times(self) -> tuple[int | None, int | None]:
+        """Return between which times what is read was written, in ms since 1970."""
+        return (
+            _time_ms("startingTimestamp", self.starting_timestamp),
+            _time_ms("endingTimestamp", self.ending_timestamp),
+        )
+
 
 def camel(name: str) -> str:
     """Return the name of an option for that of its field."""
@@ -211,7 +335,7 @@ def camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def rows_of(kind: type[CommonOptions]) -> Iterator[Row]:
+def rows_of(kind: type[Options]) -> Iterator[Row]:
     """Yield the options of a side, for documents and their tests."""
     for each in fields(kind):
         shown = each.metadata["shown"]
@@ -223,7 +347,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
+def parse(kind: type[Given], given: Mapping[str, str]) -> Given:
     """Read options; names are compared without case, as Spark does."""
     known = {camel(each.name).lower(): each for each in fields(kind)}
     values: dict[str, str | int | bool] = {}
@@ -236,10 +360,10 @@ def parse(kind: type[Options], given: Mapping[str, str]) -> Options:
             near = get_close_matches(key, [each.lower() for each in names], 1)
             found = [each for each in names if each.lower() in near]
             hint = f"; did you mean {found[0]}?" if found else f". Known are: {', '.join(names)}."
-            message = f"{name} is no option of format durastream{hint}"
+            message = f"{name} is no option of format {kind.FORMAT}{hint}"
             raise OptionError(message)
-    made = kind(**values)  # type: ignore[arg-type]  # each value has the type of its field
-    _check(made)
+    made = kind(**values)
+    made.check()
     return made
 
 
@@ -268,58 +392,33 @@ def _value(each: "Field[object]", text: str) -> str | int | bool:
     return text.lower() if data["choices"] else text
 
 
-def _check(made: CommonOptions) -> None:
-    """Refuse what contradicts itself."""
-    made.site()
-    if made.tls_key_file and not made.tls_cert_file:
-        message = "tlsKeyFile goes with tlsCertFile."
-        raise OptionError(message)
-    _json_object("headers", made.headers)
-    if isinstance(made, SourceOptions):
-        _check_source(made)
-    elif isinstance(made, SinkOptions):
-        _check_sink(made)
+def names_of(made: SourceOptions | SegmentOptions) -> list[str]:
+    """Return the streams that were asked for by name."""
+    return [name for each in made.subscribe.split(",") if (name := each.strip())]
 
 
-def _check_source(made: SourceOptions) -> None:
-    ways = [bool(made.path), bool(made.subscribe), bool(made.subscribe_pattern)]
-    if sum(ways) > 1 or (not any(ways) and not made.bucket):
-        message = (
-            "Say once what to read: load(<URL of a stream>), or url with subscribe, bucket, "
-            "or bucket and subscribePattern."
-        )
-        raise OptionError(message)
-    if made.subscribe_pattern:
-        if not made.bucket:
-            message = "subscribePattern chooses among the streams of a bucket; set bucket, too."
-            raise OptionError(message)
-        try:
-            re.compile(made.subscribe_pattern)
-        except re.error as exc:
-            message = f"subscribePattern is not a regular expression: {exc}."
-            raise OptionError(message) from exc
-    if made.starting_timestamp and made.starting_offsets != "earliest":
-        message = "startingTimestamp and startingOffsets exclude each other."
-        raise OptionError(message)
-    if made.ending_timestamp and made.ending_offsets != "latest":
-        message = "endingTimestamp and endingOffsets exclude each other."
-        raise OptionError(message)
-    if made.starting_offsets not in ("earliest", "latest"):
-        places("startingOffsets", made.starting_offsets)
-    if made.ending_offsets != "latest":
-        places("endingOffsets", made.ending_offsets)
+def pattern_of(made: SourceOptions | SegmentOptions) -> re.Pattern[str]:
+    """Return what the whole name of a stream must match; without the option any does."""
+    try:
+        return re.compile(made.subscribe_pattern or ".*", re.DOTALL)
+    except re.error as exc:
+        message = f"subscribePattern is not a regular expression: {exc}."
+        raise OptionError(message) from exc
 
 
-def _check_sink(made: SinkOptions) -> None:
-    if made.path and made.stream:
-        message = "save(<URL of a stream>) and option stream exclude each other."
+def _time_ms(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        message = f"{name} is ms since 1970, or RFC 3339 with a time zone, not {text!r}."
         raise OptionError(message)
-    if bool(made.txn_app_id) != (made.txn_version >= 0):
-        message = "txnAppId and txnVersion go together: who writes, and which of its writes."
-        raise OptionError(message)
-    if made.txn_app_id and made.producer_id:
-        message = "txnAppId and producerId exclude each other; both become the Producer-Id."
-        raise OptionError(message)
+    return round(found.timestamp() * 1000)
 
 
 def _json_object(name: str, text: str) -> dict[str, str]:
@@ -335,7 +434,7 @@ def _json_object(name: str, text: str) -> dict[str, str]:
     return found
 
 
-def places(name: str, text: str) -> dict[str, str | int]:
+def places(name: str, text: str, words: str = "earliest, latest") -> Places:
     """Read places as JSON: a stream's name to an offset (a text) or a message's number."""
     try:
         found = json.loads(text)
@@ -346,7 +445,7 @@ def places(name: str, text: str) -> dict[str, str | int]:
     )
     if not good:
         message = (
-            f"{name} is earliest, latest or JSON like "
+            f"{name} is {words} or JSON like "
             f'{{"orders": "0000000000000042", "events": 1000}}, not {text!r}.'
         )
         raise OptionError(message)

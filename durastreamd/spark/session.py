@@ -19,7 +19,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from durastreamd.errors import DurastreamError
+from durastreamd.spark.errors import JavaMissingError
 
 _LOG4J = """\
 rootLogger.level = error
@@ -40,10 +40,6 @@ DEFAULTS: Mapping[str, str] = {
     # Layout and order of a batch must repeat when it does: see the sink's exactly-once promise.
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
 }
-
-
-class JavaMissingError(DurastreamError):
-    """Spark needs a Java that is not there."""
 
 
 def cache_home() -> Path:

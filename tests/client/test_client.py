@@ -14,7 +14,7 @@ from durastreamd.client import (
     ClientSettings,
     CutShortError,
     DeniedError,
-    RefusedError,
+    ServerRefusedError,
     SettingsError,
     UnreachableError,
     Watch,
@@ -73,7 +73,7 @@ def test_it_waits_as_long_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> N
         client.get(url)
         assert waits == [1.0]
         server.script.append(Scripted(429, {"Retry-After": "59"}))
-        with pytest.raises(RefusedError, match="429"):
+        with pytest.raises(ServerRefusedError, match="429"):
             client.get(url)
         client.hang_up()
 
@@ -83,15 +83,15 @@ def test_it_gives_up_with_the_server_s_own_words() -> None:
         url = furnished(server)
         server.script.append(Scripted(403, {}, PROBLEM))
         client = Client(QUICK)
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(ServerRefusedError) as caught:
             client.request("POST", url, {}, b"x")
         assert (caught.value.status, caught.value.code) == (403, "STALE_EPOCH")
         assert str(caught.value).endswith("A producer of this name has epoch 7.")
         server.script.append(Scripted(500, {}, b"oh no"))
-        with pytest.raises(RefusedError, match="500 Internal Server Error: oh no"):
+        with pytest.raises(ServerRefusedError, match="500 Internal Server Error: oh no"):
             client.get(url)
         server.script.append(Scripted(401))
-        with pytest.raises(RefusedError, match="401 Unauthorized: the server wants a token"):
+        with pytest.raises(ServerRefusedError, match="401 Unauthorized: the server wants a token"):
             client.head(url)
         assert len(server.seen) == 3, "none is worth another try"
         client.hang_up()
@@ -117,7 +117,7 @@ def test_the_problem_s_code_says_whether_to_try_again(status: int, code: str, tr
         if tries > 1:
             assert client.get(url).status == 200
         else:
-            with pytest.raises(RefusedError, match=f"{status} {code}: so"):
+            with pytest.raises(ServerRefusedError, match=f"{status} {code}: so"):
                 client.get(url)
         assert len(server.seen) == tries
         client.hang_up()
@@ -139,7 +139,7 @@ def test_a_refused_token_is_told_from_other_refusals(
     with plain_server() as server:
         server.script.append(Scripted(status, {}, body))
         client = Client(QUICK)
-        with pytest.raises(RefusedError) as caught:
+        with pytest.raises(ServerRefusedError) as caught:
             client.get(f"{server.url}/x")
         assert isinstance(caught.value, DeniedError) == denied
         assert caught.value.problem == (json.loads(body) if body.startswith(b"{") else {})

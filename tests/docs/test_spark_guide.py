@@ -16,15 +16,14 @@ pytest.importorskip("pyspark", reason="not run: the extra durastreamd[spark] is 
 
 from durastreamd.kit.status import BROKEN_PIPE, CONFIG, INTERRUPTED, LOCKED, OK
 from durastreamd.spark.cli import STATUSES, parser
-from durastreamd.spark.options import Row, SinkOptions, SourceOptions, rows_of
-from durastreamd.spark.segments.source import OPTIONS
+from durastreamd.spark.options import Row, SegmentOptions, SinkOptions, SourceOptions, rows_of
 
 TOP = Path(__file__).parent.parent.parent
 MAN = TOP / "man" / "durastreamd-spark.7"
 TABLES: dict[str, list[Row]] = {
     "OPTIONS OF THE SOURCE": list(rows_of(SourceOptions)),
     "OPTIONS OF THE SINK": list(rows_of(SinkOptions)),
-    "OPTIONS OF THE SEGMENTS SOURCE": list(OPTIONS),
+    "OPTIONS OF THE SEGMENTS SOURCE": list(rows_of(SegmentOptions)),
 }
 
 

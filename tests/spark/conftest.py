@@ -65,10 +65,11 @@ def name(request: pytest.FixtureRequest) -> str:
 def java() -> None:
     """Java, with the class archive that makes every start of it some seconds faster."""
     from durastreamd.spark import session
+    from durastreamd.spark.errors import JavaMissingError
 
     try:
         session.make_class_archive()
-    except session.JavaMissingError as exc:
+    except JavaMissingError as exc:
         pytest.skip(str(exc))
 
 

@@ -14,9 +14,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.http.format import DurastreamSource
-from durastreamd.spark.http.rows import Batch
-from durastreamd.spark.http.sink import BATCH_PROPERTY, StreamWriter, Written
+from durastreamd.spark.http.sink import BATCH_PROPERTY, StreamSinkWriter, Written
 from durastreamd.spark.options import SinkOptions, parse
 from durastreamd.spark.session import build_session
 
@@ -24,10 +24,10 @@ FAILED_BATCH = 0
 KILLED_BATCH = 1
 
 
-class KillingWriter(StreamWriter):
+class KillingWriter(StreamSinkWriter):
     """Fails tasks of one batch once; kills the driver, Python and JVM, in the commit of another."""
 
-    def write(self, iterator: Iterator[Batch]) -> Written:
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
         done = super().write(iterator)
         context = TaskContext.get()
         assert context is not None
@@ -54,7 +54,7 @@ class KillingSink(DurastreamSource):
     def name(cls) -> str:
         return "killing"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSinkWriter:  # noqa: FBT001, N802
         assert not overwrite
         return KillingWriter(parse(SinkOptions, self.options), schema)
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import pyarrow as pa
 
@@ -13,9 +13,10 @@ from durastreamd.engine.options import EngineOptions
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Record, Snapshot
+from durastreamd.spark.options import SegmentOptions, parse
 from durastreamd.spark.segments.plan import Piece
 from durastreamd.spark.segments.read import Arrow, Loss, Losses, PieceReader
-from durastreamd.spark.segments.source import name_of, parse_options, plan
+from durastreamd.spark.segments.source import name_of, plan
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import RealDisk
@@ -147,7 +148,7 @@ SCHEMA = pa.schema(
 
 
 def planned(root: Path, **options: object) -> list[tuple[Piece, ...]]:
-    return plan(parse_options(_options(root, options)))
+    return plan(parse(SegmentOptions, _options(root, options)))
 
 
 def _options(root: Path, options: Mapping[str, object]) -> dict[str, str]:
@@ -164,7 +165,7 @@ def rows_in(
         for group in reader.groups(piece):
             for batch in arrow.batches(group):
                 batch.validate(full=True)  # type: ignore[attr-defined]
-                for row in batch.to_pylist():  # type: ignore[attr-defined]
+                for row in cast(list[dict[str, Any]], batch.to_pylist()):
                     time_ms = round(row["timestamp"].timestamp() * 1000)
                     yield Row(row["value"], row["stream"], row["offset"], time_ms)
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, INTERRUPTED, NO_INPUT, OK, USAGE
 from durastreamd.spark import cli
-from durastreamd.spark.http.places import Look
+from durastreamd.spark.http.places import StreamInfo
 from durastreamd.spark.jobs import export
 from durastreamd.spark.jobs.compact import Compaction
 from tests.spark.directories import Directory
@@ -290,7 +290,7 @@ def test_compact_touches_nothing_that_is_appended_meanwhile(
     stream.append({"k": 1, "n": 1})
     rows = Compaction._rows
 
-    def late(me: Compaction, look: Look) -> DataFrame:
+    def late(me: Compaction, look: StreamInfo) -> DataFrame:
         stream.append({"k": 1, "n": 2})
         return rows(me, look)
 

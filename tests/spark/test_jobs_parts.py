@@ -2,7 +2,10 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,10 +17,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from durastreamd.errors import DataDirectoryError
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.console import Console
-from durastreamd.kit.status import CORRUPT, INTERNAL, IO_ERROR, NO_INPUT, USAGE
+from durastreamd.kit.status import CORRUPT, INTERNAL, IO_ERROR, NO_INPUT, UNAVAILABLE, USAGE
 from durastreamd.spark import cli
+from durastreamd.spark.errors import FoldError
 from durastreamd.spark.jobs import audit, compact, export, files, importing, plot, stats
-from durastreamd.spark.segments.source import parse_options
+from durastreamd.spark.options import SegmentOptions, parse
 from durastreamd.storage.log import placement_at
 from tests.spark.directories import NOW, Directory, planned
 from tests.spark.test_segments import ITEMS, flip
@@ -78,6 +82,19 @@ def test_a_wrong_command_line_is_usage(
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert (ended.value.code, says in capsys.readouterr().err) == (USAGE, True)
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "numpy"])
+def test_without_spark_it_says_what_to_install(missing: str) -> None:
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None; from durastreamd.spark.cli import main;"
+        "sys.exit(main(['audit', '--data-dir', '/']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    told = f"dspipeline: {missing} is not installed; pip install 'durastreamd[spark]' brings it\n"
+    assert (done.returncode, done.stdout, done.stderr) == (UNAVAILABLE, "", told)
 
 
 # --- audit ---
@@ -224,9 +241,9 @@ def test_a_fold_goes_key_by_key_and_may_forget_one() -> None:
     ]  # fmt: skip
     name = "tests.spark.test_jobs_parts:count"
     assert list(compact.fold_rows(rows, name)) == [("a", "13"), ("c", "7")]
-    with pytest.raises(compact.FoldError, match="a state of key 'c' that is no JSON"):
+    with pytest.raises(FoldError, match="a state of key 'c' that is no JSON"):
         list(compact.fold_rows(rows[-1:], "tests.spark.test_jobs_parts:bad"))
-    with pytest.raises(compact.FoldError, match="failed on message 3 of key 'c'"):
+    with pytest.raises(FoldError, match="failed on message 3 of key 'c'"):
         list(compact.fold_rows([row("c", 3, "x")], name))
     assert (compact.key_path("a.b"), compact.key_path("$.a.b")) == ("$['a.b']", "$.a.b")
 
@@ -255,13 +272,13 @@ def test_records_tell_messages_and_bytes(directory: Directory) -> None:
     found: dict[str, list[int]] = {}
     for task in planned(directory.root):
         for each in stats.records_of(str(directory.root), task):
-            for row in each.to_pylist():  # type: ignore[attr-defined]
+            for row in cast(list[dict[str, Any]], each.to_pylist()):
                 sums = found.setdefault(row["stream"], [0, 0])
                 sums[0] += row["messages"]
                 sums[1] += row["bytes"]
     sizes = [len(item) + 2 for item in ITEMS]
     assert found == {"orders": [40, sum(sizes[:40])], "fork": [3, sum(sizes[:3])]}
-    options = parse_options({"path": str(directory.root)})
+    options = parse(SegmentOptions, {"path": str(directory.root)})
     assert stats.producers_of(options) == {"orders": 1, "fork": 0}
 
 

@@ -5,27 +5,21 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from durastreamd.spark.http.offsets import (
-    Begin,
-    CheckpointError,
-    Cut,
-    Offset,
-    Place,
-    initial,
-    ranges,
-    shares,
-)
+from durastreamd.spark.errors import CheckpointError
+from durastreamd.spark.http.offsets import Begin, Cut, Offset, StreamPlace, initial, ranges, shares
 
 NUMBERS = st.integers(0, 10**12)
-TOLD = st.builds(Place, st.text(min_size=1), NUMBERS, NUMBERS)
-COUNTED = st.builds(lambda t, n, k: Place(t, n + k, token_number=n), st.text(), NUMBERS, NUMBERS)
+TOLD = st.builds(StreamPlace, st.text(min_size=1), NUMBERS, NUMBERS)
+COUNTED = st.builds(
+    lambda t, n, k: StreamPlace(t, n + k, token_number=n), st.text(), NUMBERS, NUMBERS
+)
 PLACES = st.dictionaries(st.text(min_size=1), TOLD | COUNTED, max_size=4)
 CUTS = st.builds(Cut, st.integers(0, 100), st.integers(0, 10**9))
 
 
 @given(PLACES, CUTS, st.text())
 def test_an_offset_comes_back_from_the_checkpoint(
-    places: dict[str, Place], cut: Cut, snapshot: str
+    places: dict[str, StreamPlace], cut: Cut, snapshot: str
 ) -> None:
     begins = {name: Begin(place, snapshot) for name, place in [*places.items()][:2]}
     made = Offset(places, begins, cut)
@@ -33,7 +27,7 @@ def test_an_offset_comes_back_from_the_checkpoint(
 
 
 @given(PLACES)
-def test_the_text_does_not_depend_on_the_order_of_discovery(places: dict[str, Place]) -> None:
+def test_the_text_does_not_depend_on_the_order_of_discovery(places: dict[str, StreamPlace]) -> None:
     turned = dict(reversed(places.items()))
     assert json.dumps(Offset(places).to_json()) == json.dumps(Offset(turned).to_json())
 
@@ -53,10 +47,14 @@ def test_what_is_not_ours_is_refused(found: dict[str, object]) -> None:
 
 
 def test_a_range_begins_where_its_end_says_or_where_the_last_one_ended() -> None:
-    start = Offset({"a": Place("a1", 1, 10), "b": Place("b2", 2, 20)})
+    start = Offset({"a": StreamPlace("a1", 1, 10), "b": StreamPlace("b2", 2, 20)})
     end = Offset(
-        {"a": Place("a5", 5, 50), "b": Place("b2", 2, 20), "c": Place("c3", 3, 30)},
-        {"c": Begin(Place("c0", 0, 0)), "b": Begin(Place("b2", 2, 20), "snap")},
+        {
+            "a": StreamPlace("a5", 5, 50),
+            "b": StreamPlace("b2", 2, 20),
+            "c": StreamPlace("c3", 3, 30),
+        },
+        {"c": Begin(StreamPlace("c0", 0, 0)), "b": Begin(StreamPlace("b2", 2, 20), "snap")},
     )
     found = ranges(start, end)
     assert [(each.stream, each.messages, each.begin.snapshot) for each in found] == [
@@ -67,9 +65,9 @@ def test_a_range_begins_where_its_end_says_or_where_the_last_one_ended() -> None
 
 
 def test_a_range_that_goes_back_or_has_no_beginning_fails_loudly() -> None:
-    end = Offset({"a": Place("a1", 1, 10)})
+    end = Offset({"a": StreamPlace("a1", 1, 10)})
     with pytest.raises(CheckpointError, match="from message 9 back to 1"):
-        ranges(Offset({"a": Place("a9", 9, 90)}), end)
+        ranges(Offset({"a": StreamPlace("a9", 9, 90)}), end)
     with pytest.raises(CheckpointError, match="does not say where stream a begins"):
         ranges(Offset(), end)
 

@@ -3,14 +3,8 @@
 import pytest
 
 from durastreamd.client import TOKEN_VARIABLE
-from durastreamd.spark.options import (
-    OptionError,
-    SinkOptions,
-    SourceOptions,
-    camel,
-    parse,
-    rows_of,
-)
+from durastreamd.spark.errors import OptionError
+from durastreamd.spark.options import SinkOptions, SourceOptions, camel, parse, rows_of
 
 URL = "http://127.0.0.1:4437"
 READ = {"url": URL, "subscribe": "a"}

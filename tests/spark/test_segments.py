@@ -13,15 +13,11 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from durastreamd.errors import CorruptDataError, DataDirectoryError, DurastreamError
-from durastreamd.spark.options import OptionError
+from durastreamd.spark.errors import ContentError, OptionError
+from durastreamd.spark.options import SegmentOptions, parse
 from durastreamd.spark.segments.plan import Extent, Journalled, size_of
-from durastreamd.spark.segments.read import Losses, NotTextError
-from durastreamd.spark.segments.source import (
-    SegmentPartition,
-    SegmentReader,
-    SegmentSource,
-    parse_options,
-)
+from durastreamd.spark.segments.read import Losses
+from durastreamd.spark.segments.source import SegmentPartition, SegmentReader, SegmentSource
 from durastreamd.storage import journal
 from durastreamd.storage.disk import Disk
 from tests.spark.directories import BINARY, JSON, TEXT, Directory, planned, rows_in, rows_of
@@ -202,13 +198,13 @@ def test_text_that_is_none_is_named(tmp_path: Path) -> None:
     with Directory(tmp_path / "data") as made:
         made.create("/text", TEXT)
         made.append("/text", "grün".encode(), b"\xff")
-        with pytest.raises(NotTextError, match="'text' holds bytes that are not UTF-8"):
+        with pytest.raises(ContentError, match="'text' holds bytes that are not UTF-8"):
             list(_reader(made.root).read(SegmentPartition(planned(made.root)[0])))
         assert [row.value for row in rows_of(made.root)["text"]] == ["grün".encode(), b"\xff"]
 
 
 def _reader(root: Path, **options: str) -> SegmentReader:
-    return SegmentReader(SCHEMA, parse_options({"path": str(root), **options}))
+    return SegmentReader(SCHEMA, parse(SegmentOptions, {"path": str(root), **options}))
 
 
 # --- damage ---
@@ -312,19 +308,22 @@ def test_a_damaged_stream_fails_the_plan_or_is_left_out(directory: Directory) ->
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"offset": "1"}, "has no option 'offset'; it has path, subscribe"),
+        ({"offset": "1"}, "offset is no option of format durastream-segments"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern exclude"),
-        ({"path": ""}, "which data directory?"),
-        ({"subscribePattern": "("}, "subscribePattern must be a regular expression, not '('"),
-        ({"startingOffsets": "now"}, "startingOffsets is earliest, or JSON"),
-        ({"endingOffsets": '{"a": 1.5}'}, "endingOffsets is latest, or JSON"),
+        ({"path": ""}, "Which data directory?"),
+        ({"subscribePattern": "("}, "subscribePattern is not a regular expression"),
+        ({"startingOffsets": "now"}, "startingOffsets is earliest or JSON"),
+        ({"endingOffsets": '{"a": 1.5}'}, "endingOffsets is latest or JSON"),
         (
             {"startingTimestamp": "yesterday"},
-            "must be ms since 1970, or RFC 3339 with a time zone, not 'yesterday'",
+            "is ms since 1970, or RFC 3339 with a time zone, not 'yesterday'",
         ),
-        ({"valueType": "json"}, "valueType is auto or string or binary, not 'json'"),
+        ({"valueType": "json"}, "valueType is one of auto, string, binary, not 'json'"),
         ({"verifyChecksums": "maybe"}, "verifyChecksums is true or false, not 'maybe'"),
-        ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition must be a number above 0, not '0'"),
+        (
+            {"maxBytesPerPartition": "0"},
+            "maxBytesPerPartition is a whole number, at least 1, not '0'",
+        ),
         ({"subscribe": "orders,none"}, "there is no stream 'none' in"),
         ({"bucket": "none"}, "there is no bucket 'none' in"),
         ({"startingOffsets": '{"orders": "0000000000000003"}'}, "is no offset of stream 'orders'"),

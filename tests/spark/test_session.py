@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from durastreamd.spark import session
+from durastreamd.spark.errors import JavaMissingError
 
 
 def test_a_missing_java_is_told_with_what_to_install(
@@ -14,10 +15,10 @@ def test_a_missing_java_is_told_with_what_to_install(
 ) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(session.JavaMissingError, match="apt-get install openjdk-17-jre-headless"):
+    with pytest.raises(JavaMissingError, match="apt-get install openjdk-17-jre-headless"):
         session.build_session()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(session.JavaMissingError, match="set JAVA_HOME"):
+    with pytest.raises(JavaMissingError, match="set JAVA_HOME"):
         session.java()
 
 

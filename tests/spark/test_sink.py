@@ -14,18 +14,18 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from durastreamd.client import UnreachableError
+from durastreamd.spark.arrow import RecordBatch
+from durastreamd.spark.errors import OptionError, SinkError
 from durastreamd.spark.http import sink
 from durastreamd.spark.http.format import DurastreamSource
-from durastreamd.spark.http.rows import Batch
 from durastreamd.spark.http.sink import (
-    BatchWriter,
-    Producer,
-    SinkError,
-    StreamWriter,
-    Task,
+    BatchSinkWriter,
+    SinkProducer,
+    StreamSinkWriter,
+    WriteTask,
     Written,
 )
-from durastreamd.spark.options import OptionError, SinkOptions, parse
+from durastreamd.spark.options import SinkOptions, parse
 from tests.spark.driving import BINARY, TEXT, Hand, batch_values
 from tests.support.daemon import Daemon
 from tests.support.plain_server import Scripted, plain_server
@@ -34,9 +34,9 @@ VALUE = StructType([StructField("value", StringType())])
 BOTH = StructType([StructField("stream", StringType()), *VALUE.fields])
 
 
-def batches(rows: list[dict[str, object]], size: int = 3) -> Iterator[Batch]:
+def batches(rows: list[dict[str, object]], size: int = 3) -> Iterator[RecordBatch]:
     for at in range(0, len(rows), size):
-        yield cast(Batch, pa.RecordBatch.from_pylist(rows[at : at + size]))
+        yield cast(RecordBatch, pa.RecordBatch.from_pylist(rows[at : at + size]))
 
 
 def rows_of(*values: object, stream: str = "") -> list[dict[str, object]]:
@@ -52,10 +52,10 @@ def options(hand: Hand, **given: object) -> SinkOptions:
 def write(
     made: SinkOptions,
     rows: list[dict[str, object]],
-    producer: Producer,
+    producer: SinkProducer,
     schema: StructType = VALUE,
 ) -> Written:
-    return Task(made, schema).write(batches(rows), producer, Written(0))
+    return WriteTask(made, schema).write(batches(rows), producer, Written(0))
 
 
 # --- once ---
@@ -76,8 +76,8 @@ def test_a_batch_written_again_after_it_broke_off_anywhere_is_there_once(
     made = options(hand, stream=name, maxAppendBytes=limit)
     rows = rows_of(*[f'"{number:02}{"x" * size}"' for number, size in enumerate(sizes)])
     for epoch in range(2):
-        producer = Producer("query.0", epoch)
-        task = Task(made, VALUE)
+        producer = SinkProducer("query.0", epoch)
+        task = WriteTask(made, VALUE)
         appender = sink.Appender(made, task.settings, producer)
         # The task dies after some rows were taken, perhaps appended; its successor sends all.
         appender.add(name, [str(row["value"]).encode() for row in rows[:reached]], Written(0))
@@ -94,9 +94,9 @@ def test_a_small_partition_is_one_append_so_its_order_does_not_matter(
 ) -> None:
     hand.make(name)
     made = options(hand, stream=name)
-    first = write(made, rows_of("1", "2", "3"), Producer("q.0", 0))
+    first = write(made, rows_of("1", "2", "3"), SinkProducer("q.0", 0))
     assert (first.appends, first.repeated) == (1, 0)
-    second = write(made, rows_of("3", "1", "2"), Producer("q.0", 0))
+    second = write(made, rows_of("3", "1", "2"), SinkProducer("q.0", 0))
     assert (second.appends, second.repeated) == (1, 1)
     assert hand.values(name) == [1, 2, 3]
 
@@ -105,9 +105,9 @@ def test_skipped_batches_are_no_gap_and_a_zombie_is_fenced(hand: Hand, name: str
     hand.make(name)
     made = options(hand, stream=name)
     for epoch in (0, 1, 5):
-        write(made, rows_of(str(epoch)), Producer("q.0", epoch))
+        write(made, rows_of(str(epoch)), SinkProducer("q.0", epoch))
     with pytest.raises(SinkError, match=r"403 STALE_EPOCH: .* stop one of them"):
-        write(made, rows_of("666"), Producer("q.0", 3))
+        write(made, rows_of("666"), SinkProducer("q.0", 3))
     assert hand.values(name) == [0, 1, 5]
 
 
@@ -115,7 +115,7 @@ def test_another_number_of_chunks_on_the_second_run_is_noticed(hand: Hand, name:
     hand.make(name)
     small = options(hand, stream=name, maxAppendBytes=4)
     with pytest.raises(SinkError, match=r"409 SEQUENCE_GAP: .* commitMode=driver"):
-        appender = sink.Appender(small, small.client_settings(), Producer("q.0", 0))
+        appender = sink.Appender(small, small.client_settings(), SinkProducer("q.0", 0))
         appender._target(name).seq = 2
         appender.add(name, [b"1"], Written(0))
         appender._append(appender._target(name), Written(0))
@@ -129,7 +129,7 @@ def test_rows_go_to_the_stream_they_name_in_their_order(hand: Hand, name: str) -
         {"stream": f"{name}-{n % 3}", "value": str(n)} for n in range(20)
     ]
     made = options(hand, createStreams="true")
-    write(made, rows, Producer("q.0", 0), BOTH)
+    write(made, rows, SinkProducer("q.0", 0), BOTH)
     for rest in range(3):
         assert hand.values(f"{name}-{rest}") == [n for n in range(20) if n % 3 == rest]
 
@@ -137,7 +137,7 @@ def test_rows_go_to_the_stream_they_name_in_their_order(hand: Hand, name: str) -
 def test_streams_of_a_bucket_are_written_by_their_names(hand: Hand, name: str) -> None:
     hand.bucket(name)
     made = options(hand, bucket=name, createStreams="true")
-    write(made, rows_of("1", stream="a b"), Producer("q.0", 0), BOTH)
+    write(made, rows_of("1", stream="a b"), SinkProducer("q.0", 0), BOTH)
     assert hand.values("a%20b", bucket=name) == [1]
 
 
@@ -155,7 +155,7 @@ def test_columns_become_json_objects(hand: Hand, name: str) -> None:
         "deep": {"list": ["é"]},
         "raw": b"\x00\xff",
     }
-    write(options(hand), [row], Producer("q.0", 0), schema)
+    write(options(hand), [row], SinkProducer("q.0", 0), schema)
     assert hand.values(name) == [
         {
             "n": 1,
@@ -169,9 +169,9 @@ def test_columns_become_json_objects(hand: Hand, name: str) -> None:
     ]
     inexact = {"stream": name, "n": decimal.Decimal("0.1234567890123456789012345")}
     with pytest.raises(SinkError, match="no exact JSON form"):
-        write(options(hand), [inexact], Producer("q.0", 1), schema)
+        write(options(hand), [inexact], SinkProducer("q.0", 1), schema)
     with pytest.raises(SinkError, match="no NaN"):
-        write(options(hand), [{"stream": name, "n": float("nan")}], Producer("q.0", 1), schema)
+        write(options(hand), [{"stream": name, "n": float("nan")}], SinkProducer("q.0", 1), schema)
 
 
 def test_text_and_binary_rows_are_messages_and_read_back_as_they_were(
@@ -180,16 +180,16 @@ def test_text_and_binary_rows_are_messages_and_read_back_as_they_were(
     for kind, values in ((TEXT, ["one\ntwo", "three"]), (BINARY, [b"\x00\xff", b"\n"])):
         each = f"{name}-{kind['Content-Type'][:4]}"
         url = hand.make(each, kind=kind)
-        write(options(hand, stream=each), rows_of(*values), Producer("q.0", 0))
+        write(options(hand, stream=each), rows_of(*values), SinkProducer("q.0", 0))
         assert batch_values(path=url) == values
     lines = f"{name}-lines"
     url = hand.make(lines, kind=TEXT)
     made = options(hand, stream=lines, lineSep="\n")
-    done = write(made, rows_of("one", "", "two"), Producer("q.0", 0))
+    done = write(made, rows_of("one", "", "two"), SinkProducer("q.0", 0))
     assert done.appends == 1
     assert batch_values(path=url, lineSep="\n") == ["one", "", "two"]
     with pytest.raises(SinkError, match="holds lineSep and would be read as two"):
-        write(made, rows_of("a\nb"), Producer("q.0", 1))
+        write(made, rows_of("a\nb"), SinkProducer("q.0", 1))
 
 
 # --- refusals ---
@@ -206,27 +206,27 @@ def test_a_value_that_is_not_one_json_text_is_refused_before_it_is_sent(
         monkeypatch.setattr(sink, "_ELEMENTS", None)
     hand.make(name)
     with pytest.raises(SinkError, match=r"holds JSON and a row's value is none"):
-        write(options(hand, stream=name), rows_of("1", *values), Producer("q.0", 0))
-    write(options(hand, stream=name), rows_of(" 1 ", "[2]\n"), Producer("q.0", 0))
+        write(options(hand, stream=name), rows_of("1", *values), SinkProducer("q.0", 0))
+    write(options(hand, stream=name), rows_of(" 1 ", "[2]\n"), SinkProducer("q.0", 0))
     assert hand.values(name) == [1, [2]]
 
 
 def test_nulls_are_refused(hand: Hand, name: str) -> None:
     hand.make(name)
     with pytest.raises(SinkError, match="the column value is null"):
-        write(options(hand, stream=name), rows_of("1", None), Producer("q.0", 0))
+        write(options(hand, stream=name), rows_of("1", None), SinkProducer("q.0", 0))
     rows: list[dict[str, object]] = [
         {"stream": name, "value": "1"},
         {"stream": None, "value": "2"},
     ]
     with pytest.raises(SinkError, match="the column stream is null"):
-        write(options(hand), rows, Producer("q.0", 0), BOTH)
+        write(options(hand), rows, SinkProducer("q.0", 0), BOTH)
 
 
 def test_streams_that_are_missing_closed_or_of_another_type_are_told_apart(
     hand: Hand, name: str
 ) -> None:
-    producer = Producer("q.0", 0)
+    producer = SinkProducer("q.0", 0)
     with pytest.raises(SinkError, match="set createStreams=true"):
         write(options(hand, stream=name), rows_of("1"), producer)
     hand.make(name)
@@ -242,7 +242,7 @@ def test_an_append_that_is_too_large_is_told_although_it_was_not_all_sent(tmp_pa
         said = {"url": daemon.url, "stream": "a", "createStreams": "true", "retryTimeoutMs": "2000"}
         made = parse(SinkOptions, {**said, "maxAppendBytes": "100000000"})
         with pytest.raises(SinkError, match=r"413 PAYLOAD_TOO_LARGE: .* Lower maxAppendBytes"):
-            write(made, rows_of('"' + "x" * 20_000_000 + '"'), Producer("q.0", 0))
+            write(made, rows_of('"' + "x" * 20_000_000 + '"'), SinkProducer("q.0", 0))
 
 
 def test_a_busy_server_is_waited_for_and_a_dead_one_is_told() -> None:
@@ -251,14 +251,14 @@ def test_a_busy_server_is_waited_for_and_a_dead_one_is_told() -> None:
         said = {"url": server.url, "stream": "a", "retryIntervalMs": "1"}
         made = parse(SinkOptions, said)
         server.script += [head, *[Scripted(503)] * 3, Scripted(429), Scripted(0), Scripted(200)]
-        done = write(made, rows_of("1"), Producer("q.0", 0))
+        done = write(made, rows_of("1"), SinkProducer("q.0", 0))
         assert (done.appends, done.repeated) == (1, 0)
         posts = [headers for method, _, headers in server.seen if method == "POST"]
         assert len(posts) == 6
         assert {each["producer-seq"] for each in posts} == {"0"}
     dead = parse(SinkOptions, {**said, "retryTimeoutMs": "0"})
     with pytest.raises(UnreachableError, match="no answer from"):
-        write(dead, rows_of("1"), Producer("q.0", 0))
+        write(dead, rows_of("1"), SinkProducer("q.0", 0))
 
 
 @pytest.mark.parametrize(
@@ -272,12 +272,12 @@ def test_a_busy_server_is_waited_for_and_a_dead_one_is_told() -> None:
 def test_rows_that_say_too_little_are_refused(hand: Hand, columns: list[str], told: str) -> None:
     schema = StructType([StructField(name, StringType()) for name in columns])
     with pytest.raises(OptionError, match=told):
-        BatchWriter(options(hand), schema)
+        BatchSinkWriter(options(hand), schema)
     numbers = StructType([StructField("value", LongType())])
     with pytest.raises(OptionError, match="string or binary, not bigint; use to_json"):
-        BatchWriter(options(hand, stream="a"), numbers)
+        BatchSinkWriter(options(hand, stream="a"), numbers)
     with pytest.raises(OptionError, match="column stream is a string"):
-        BatchWriter(options(hand), StructType([StructField("stream", LongType())]))
+        BatchSinkWriter(options(hand), StructType([StructField("stream", LongType())]))
 
 
 def test_modes_and_options_that_a_sink_does_not_have_are_refused(hand: Hand) -> None:
@@ -287,9 +287,9 @@ def test_modes_and_options_that_a_sink_does_not_have_are_refused(hand: Hand) -> 
     with pytest.raises(OptionError, match="Streams only grow"):
         source.streamWriter(schema=VALUE, overwrite=True)
     with pytest.raises(OptionError, match="txnAppId is for batch jobs"):
-        StreamWriter(options(hand, stream="a", txnAppId="x", txnVersion=1), VALUE)
+        StreamSinkWriter(options(hand, stream="a", txnAppId="x", txnVersion=1), VALUE)
     with pytest.raises(OptionError, match="closeOnFinish is for batch jobs"):
-        StreamWriter(options(hand, stream="a", closeOnFinish="true"), VALUE)
+        StreamSinkWriter(options(hand, stream="a", closeOnFinish="true"), VALUE)
 
 
 # --- writers, with a task's context in place of Spark's ---
@@ -321,7 +321,7 @@ def test_a_streaming_query_needs_to_know_its_batch(
     hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand.make(name)
-    writer = StreamWriter(options(hand, stream=name), VALUE)
+    writer = StreamSinkWriter(options(hand, stream=name), VALUE)
     with task(monkeypatch, 0, None), pytest.raises(SinkError, match="exactly once needs both"):
         writer.write(batches(rows_of("1")))
 
@@ -330,7 +330,7 @@ def test_a_query_writes_each_batch_of_each_partition_once(
     hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand.make(name)
-    writer = StreamWriter(options(hand, stream=name), VALUE)
+    writer = StreamSinkWriter(options(hand, stream=name), VALUE)
     for batch in (1, 2, 2):
         for partition in (1, 2):
             with task(monkeypatch, partition, batch):
@@ -342,7 +342,7 @@ def test_the_driver_writes_a_batch_once_whatever_its_partitions_were(
     hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand.make(name)
-    writer = StreamWriter(options(hand, stream=name, commitMode="driver"), VALUE)
+    writer = StreamSinkWriter(options(hand, stream=name, commitMode="driver"), VALUE)
     for layout in ([["1"], ["2", "3"], []], [["3", "1", "2"]]):
         messages = []
         for partition, values in enumerate(layout):
@@ -350,7 +350,9 @@ def test_the_driver_writes_a_batch_once_whatever_its_partitions_were(
                 messages.append(writer.write(batches(rows_of(*values))))
         writer.commit([*messages, None], 7)
     assert hand.values(name) == [1, 2, 3]
-    small = StreamWriter(options(hand, stream=name, commitMode="driver", maxAppendBytes=3), VALUE)
+    small = StreamSinkWriter(
+        options(hand, stream=name, commitMode="driver", maxAppendBytes=3), VALUE
+    )
     with task(monkeypatch, 0, 8):
         message = small.write(batches(rows_of("1", "2")))
     with pytest.raises(SinkError, match="in one append; 2 rows of 4 bytes"):
@@ -365,11 +367,11 @@ def test_a_batch_job_repeated_under_its_name_and_version_writes_once(
     for version, expected in ((3, [1, 2]), (3, [1, 2]), (4, [1, 2, 1, 2])):
         made = options(hand, stream=name, txnAppId="job", txnVersion=version)
         with task(monkeypatch, 0, None):
-            BatchWriter(made, VALUE).write(batches(rows_of("1", "2")))
+            BatchSinkWriter(made, VALUE).write(batches(rows_of("1", "2")))
         assert hand.values(name) == expected
     for _ in range(2):
         with task(monkeypatch, 0, None):
-            BatchWriter(options(hand, stream=name), VALUE).write(batches(rows_of("9")))
+            BatchSinkWriter(options(hand, stream=name), VALUE).write(batches(rows_of("9")))
     assert hand.values(name)[4:] == [9, 9], "another job without a name is another job"
 
 
@@ -379,7 +381,7 @@ def test_a_batch_job_closes_what_it_wrote(
 ) -> None:
     url = hand.make(name)
     made = options(hand, stream=name, closeOnFinish="true", commitMode=mode)
-    writer = BatchWriter(made, VALUE)
+    writer = BatchSinkWriter(made, VALUE)
     with task(monkeypatch, 0, None):
         message = writer.write(batches(rows_of("1")))
     writer.commit([message])

@@ -18,11 +18,11 @@ from pyspark.sql.types import (
 )
 
 from durastreamd.client import CutShortError, UnreachableError, client as client_module
-from durastreamd.spark.http.offsets import DataLossError, initial
+from durastreamd.spark.errors import ContentError, DataLossError, OptionError
+from durastreamd.spark.http.offsets import initial
 from durastreamd.spark.http.planning import Slice
-from durastreamd.spark.http.rows import ContentError
 from durastreamd.spark.http.source import StreamReader, schema_of
-from durastreamd.spark.options import OptionError, SourceOptions, parse
+from durastreamd.spark.options import SourceOptions, parse
 from tests.spark.driving import (
     BINARY,
     TEXT,

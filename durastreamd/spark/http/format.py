@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from durastreamd.spark.options import OptionError, SinkOptions, SourceOptions, parse
+from durastreamd.spark.errors import OptionError
+from durastreamd.spark.options import SinkOptions, SourceOptions, parse
 
 if TYPE_CHECKING:
-    from durastreamd.spark.http.sink import BatchWriter, StreamWriter
+    from durastreamd.spark.http.sink import BatchSinkWriter, StreamSinkWriter
     from durastreamd.spark.http.source import BatchReader, StreamReader
 
 
@@ -42,21 +43,21 @@ class DurastreamSource(DataSource):
 
         return StreamReader(parse(SourceOptions, self.options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":  # noqa: FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchSinkWriter":  # noqa: FBT001
         """Return what writes for a batch job."""
-        from durastreamd.spark.http.sink import BatchWriter
+        from durastreamd.spark.http.sink import BatchSinkWriter
 
         if overwrite:
             message = "Streams only grow: write with mode('append')."
             raise OptionError(message)
-        return BatchWriter(parse(SinkOptions, self.options), schema)
+        return BatchSinkWriter(parse(SinkOptions, self.options), schema)
 
     # Spark passes both by keyword, so the names are fixed.
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: FBT001, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSinkWriter":  # noqa: FBT001, N802
         """Return what writes for a streaming query."""
-        from durastreamd.spark.http.sink import StreamWriter
+        from durastreamd.spark.http.sink import StreamSinkWriter
 
         if overwrite:
             message = "Streams only grow: use outputMode append or update, not complete."
             raise OptionError(message)
-        return StreamWriter(parse(SinkOptions, self.options), schema)
+        return StreamSinkWriter(parse(SinkOptions, self.options), schema)

@@ -19,23 +19,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from durastreamd.errors import DurastreamError
+from durastreamd.spark.errors import CheckpointError
 
 VERSION = 1
 
 Json = dict[str, object]
 
 
-class DataLossError(DurastreamError):
-    """What was to be read is not there; ``failOnDataLoss=false`` goes on without it."""
-
-
-class CheckpointError(DurastreamError):
-    """An offset in the checkpoint is not one of ours."""
-
-
 @dataclass(frozen=True)
-class Place:
+class StreamPlace:
     """A place between two messages of one stream."""
 
     token: str
@@ -55,7 +47,7 @@ class Place:
         return {"t": self.token, "n": self.token_number, "k": self.number}
 
     @classmethod
-    def of(cls, found: object) -> "Place":
+    def of(cls, found: object) -> "StreamPlace":
         """Read it back."""
         match found:
             case {"t": str(token), "n": int(number), "b": int(byte)}:
@@ -70,16 +62,16 @@ class Place:
 class Begin(NamedTuple):
     """Where the rows of a stream begin: at a place, perhaps with the snapshot published there."""
 
-    place: Place
+    place: StreamPlace
     snapshot: str = ""  # its offset
 
 
-class Range(NamedTuple):
+class MessageRange(NamedTuple):
     """What a batch reads of one stream."""
 
     stream: str
     begin: Begin
-    end: Place
+    end: StreamPlace
 
     @property
     def messages(self) -> int:
@@ -99,7 +91,7 @@ class Cut:
 class Offset:
     """Where all streams of a query stand."""
 
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, StreamPlace] = field(default_factory=dict)
     begins: dict[str, Begin] = field(default_factory=dict)
     cut: Cut = Cut()
     first: bool = False  # the constant before the first batch
@@ -137,10 +129,10 @@ class Offset:
             case _:
                 pass
         for name, entry in streams.items():
-            made.places[name] = Place.of(entry)
+            made.places[name] = StreamPlace.of(entry)
             if "from" in entry:
                 snapshot = entry.get("snapshot", "")
-                made.begins[name] = Begin(Place.of(entry["from"]), snapshot)
+                made.begins[name] = Begin(StreamPlace.of(entry["from"]), snapshot)
         return made
 
 
@@ -149,7 +141,7 @@ def initial() -> Json:
     return Offset(first=True).to_json()
 
 
-def ranges(start: Offset, end: Offset) -> list[Range]:
+def ranges(start: Offset, end: Offset) -> list[MessageRange]:
     """Return what lies between two offsets, in the order of the streams' names."""
     found = []
     for name in sorted(end.places):
@@ -159,7 +151,7 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
                 message = f"The checkpoint does not say where stream {name} begins."
                 raise CheckpointError(message)
             begin = Begin(start.places[name])
-        each = Range(name, begin, end.places[name])
+        each = MessageRange(name, begin, end.places[name])
         if each.messages < 0:
             message = (
                 f"Stream {name} would be read from message {begin.place.number} back to "

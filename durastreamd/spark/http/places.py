@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
-from durastreamd.client import Client, RefusedError, Reply, shared_client
-from durastreamd.spark.http.offsets import Place
-from durastreamd.spark.http.rows import ContentError, elements, ended_lines
-from durastreamd.spark.options import OptionError, SourceOptions
+from durastreamd.client import Client, Reply, ServerRefusedError, shared_client
+from durastreamd.spark.errors import ContentError, OptionError
+from durastreamd.spark.http.offsets import StreamPlace
+from durastreamd.spark.http.rows import elements, ended_lines
+from durastreamd.spark.options import SourceOptions, names_of, pattern_of
 
 LISTED_MAX = 1000  # of a bucket, in one answer
 
@@ -21,11 +22,11 @@ _TEXTUAL = re.compile(r"text/|application/(json|xml|x-ndjson|javascript)\b|[^;]*
 
 
 @dataclass(frozen=True)
-class Look:
+class StreamInfo:
     """A stream at one moment."""
 
-    first: Place  # the first that can be read
-    tail: Place
+    first: StreamPlace  # the first that can be read
+    tail: StreamPlace
     content_type: str
     snapshot: str = ""  # the offset of its latest snapshot
     closed: bool = False
@@ -48,7 +49,7 @@ def is_textual(content_type: str) -> bool:
     return _TEXTUAL.match(content_type.lower()) is not None
 
 
-class Streams:
+class ServerStreams:
     """Finds streams and places in them."""
 
     def __init__(self, options: SourceOptions, client: Client | None = None) -> None:
@@ -64,13 +65,9 @@ class Streams:
         if self.site.name:
             return {self.site.name: Listed()}
         if options.subscribe:
-            found = [each.strip() for each in options.subscribe.split(",")]
-            return dict.fromkeys(sorted(each for each in found if each), Listed())
-        pattern = re.compile(options.subscribe_pattern) if options.subscribe_pattern else None
-        listed = self._listed()
-        return {
-            name: listed[name] for name in sorted(listed) if not pattern or pattern.fullmatch(name)
-        }
+            return dict.fromkeys(sorted(names_of(options)), Listed())
+        pattern, listed = pattern_of(options), self._listed()
+        return {name: listed[name] for name in sorted(listed) if pattern.fullmatch(name)}
 
     def _listed(self) -> dict[str, Listed]:
         found: dict[str, Listed] = {}
@@ -93,7 +90,7 @@ class Streams:
         """Return the URL of a stream."""
         return self.site.stream(name)
 
-    def look(self, name: str) -> Look | None:
+    def look(self, name: str) -> StreamInfo | None:
         """Return a stream as it is now, None if it is not there."""
         reply = self.client.head(f"{self.url(name)}?at-message=0", accept=(404, 410))
         if reply.status != 200:
@@ -105,15 +102,17 @@ class Streams:
         first = _found(reply)
         closed = headers.get("stream-closed") == "true"
         if first is None:
-            return Look(Place("-1", 0, token_number=0), Place(tail, -1), kind, closed=closed)
+            return StreamInfo(
+                StreamPlace("-1", 0, token_number=0), StreamPlace(tail, -1), kind, closed=closed
+            )
         count, size = headers["stream-message-count"], headers["stream-byte-count"]
-        return Look(first, Place(tail, int(count), int(size)), kind, snapshot, closed)
+        return StreamInfo(first, StreamPlace(tail, int(count), int(size)), kind, snapshot, closed)
 
-    def find(self, name: str, by: str, what: str | int) -> Place | None:
+    def find(self, name: str, by: str, what: str | int) -> StreamPlace | None:
         """Look a place up, by ``at``, ``at-message``, ``at-byte`` or ``at-offset``."""
         return _found(self.client.head(f"{self.url(name)}?{by}={quote(str(what))}"))
 
-    def find_told(self, name: str, by: str, what: str | int) -> Place:
+    def find_told(self, name: str, by: str, what: str | int) -> StreamPlace:
         """Look a place up on a server that is known to tell."""
         found = self.find(name, by, what)
         if found is None:
@@ -124,21 +123,21 @@ class Streams:
             raise OptionError(message)
         return found
 
-    def place_of(self, name: str, look: Look, given: str | int) -> Place:
+    def place_of(self, name: str, look: StreamInfo, given: str | int) -> StreamPlace:
         """Return the place that an option names: an offset, or the number of a message."""
         if isinstance(given, int):
             return self.find_told(name, "at-message", given)
         if given in ("earliest", "-1"):
             return look.first
         if given in ("latest", "now"):
-            return look.tail if look.tail.told else Place(look.tail.token, 0, token_number=0)
+            return look.tail if look.tail.told else StreamPlace(look.tail.token, 0, token_number=0)
         if not look.first.told:
-            return Place(given, 0, token_number=0)
+            return StreamPlace(given, 0, token_number=0)
         try:
             return self.find_told(name, "at-offset", given)
-        except RefusedError as exc:
+        except ServerRefusedError as exc:
             if exc.status == 410:
-                return Place(given, -1, 0)  # below what is retained: the caller's question
+                return StreamPlace(given, -1, 0)  # below what is retained: the caller's question
             message = f"{given!r} is no offset of stream {name}."
             raise OptionError(message) from exc
 
@@ -166,7 +165,7 @@ class Streams:
             return found, reply._replace(headers={**reply.headers, "stream-next-offset": token})
         return found, reply
 
-    def advance(self, name: str, begin: Place, rows_max: int, bytes_max: int) -> Place:
+    def advance(self, name: str, begin: StreamPlace, rows_max: int, bytes_max: int) -> StreamPlace:
         """Return the place so many messages or bytes on, or the tail; 0 is no limit."""
         token, before, size = begin.token, begin.token_number, 0
         wanted = begin.number + rows_max if rows_max else None
@@ -175,21 +174,21 @@ class Streams:
             number = before
             for message in messages:
                 if number == wanted or (bytes_max and size >= bytes_max):
-                    return Place(token, number, token_number=before)
+                    return StreamPlace(token, number, token_number=before)
                 if number >= begin.number:
                     size += len(message)
                 number += 1
             after = reply.headers.get("stream-next-offset", token)
             if after == token or not messages:
-                return Place(token, number, token_number=before)
+                return StreamPlace(token, number, token_number=before)
             token, before = after, number
             if reply.headers.get("stream-up-to-date") == "true":
-                return Place(token, number, token_number=before)
+                return StreamPlace(token, number, token_number=before)
 
 
-def _found(reply: Reply) -> Place | None:
+def _found(reply: Reply) -> StreamPlace | None:
     headers = reply.headers
     number, byte = headers.get("stream-at-message"), headers.get("stream-at-byte")
     if number is None or byte is None:
         return None
-    return Place(headers["stream-at-offset"], int(number), int(byte))
+    return StreamPlace(headers["stream-at-offset"], int(number), int(byte))

@@ -13,10 +13,10 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
-from durastreamd.spark.http.offsets import Begin, Cut, DataLossError, Offset, Place, Range, shares
-from durastreamd.spark.http.places import Listed, Look, Streams, is_textual
-from durastreamd.spark.http.rows import ContentError
-from durastreamd.spark.options import OptionError, SourceOptions, places
+from durastreamd.spark.errors import ContentError, DataLossError, OptionError
+from durastreamd.spark.http.offsets import Begin, Cut, MessageRange, Offset, StreamPlace, shares
+from durastreamd.spark.http.places import Listed, ServerStreams, StreamInfo, is_textual
+from durastreamd.spark.options import SourceOptions, places
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ class Slice(InputPartition):
 
     stream: str
     url: str
-    begin: Place
-    end: Place
+    begin: StreamPlace
+    end: StreamPlace
     snapshot: str = ""  # deliver the snapshot at this offset first
 
 
@@ -44,12 +44,12 @@ class Bounds:
 class Planner:
     """Plans batches for one query; lives in the driver."""
 
-    def __init__(self, options: SourceOptions, streams: Streams, *, text: bool) -> None:
+    def __init__(self, options: SourceOptions, streams: ServerStreams, *, text: bool) -> None:
         self._options = options
         self._streams = streams
         self._text = text  # values are read as text
         self._begins: dict[str, Begin] = {}  # resolved, not yet in any offset
-        self._targets: dict[str, Look] | None = None  # Trigger.AvailableNow
+        self._targets: dict[str, StreamInfo] | None = None  # Trigger.AvailableNow
         self._served_s = time.monotonic()
         self.watched: dict[str, str] = {}  # URL to offset, of streams that may still grow
 
@@ -65,7 +65,7 @@ class Planner:
         names = self._streams.names() if self._targets is None else dict.fromkeys(self._targets)
         cut = Cut(self._options.min_partitions, self._options.max_bytes_per_partition)
         end = Offset({}, {}, cut)
-        tails: dict[str, Place] = {}
+        tails: dict[str, StreamPlace] = {}
         self.watched = {}
         for name, listed in names.items():
             known = start.places.get(name)
@@ -102,7 +102,7 @@ class Planner:
         self._served_s = time.monotonic()
         return end
 
-    def _look(self, name: str) -> Look | None:
+    def _look(self, name: str) -> StreamInfo | None:
         look = self._streams.look(name)
         if look is None or self._targets is None:
             return look
@@ -113,7 +113,7 @@ class Planner:
         """Tell whether a stream was asked for by name, so that its absence is an error."""
         return bool(self._streams.site.name or self._options.subscribe)
 
-    def _watch(self, name: str, place: Place, listed: Listed) -> None:
+    def _watch(self, name: str, place: StreamPlace, listed: Listed) -> None:
         if not listed.closed and place.token:
             self.watched[self._streams.url(name)] = place.token
 
@@ -125,7 +125,9 @@ class Planner:
 
     # --- where reading begins ---
 
-    def _begin(self, name: str, known: Place | None, look: Look, *, first: bool) -> Begin:
+    def _begin(
+        self, name: str, known: StreamPlace | None, look: StreamInfo, *, first: bool
+    ) -> Begin:
         if known is not None:
             self._begins.pop(name, None)
             return self._retained(name, look, known)
@@ -133,7 +135,7 @@ class Planner:
             self._begins[name] = self._starting(name, look, first=first)
         return self._begins[name]
 
-    def _starting(self, name: str, look: Look, *, first: bool) -> Begin:
+    def _starting(self, name: str, look: StreamInfo, *, first: bool) -> Begin:
         """Return where a stream begins that was never read; one found later begins early."""
         options = self._options
         if first and options.starting_timestamp:
@@ -148,7 +150,7 @@ class Planner:
             return self._folded(name, look, "is to be read from its beginning")
         return self._retained(name, look, place)
 
-    def _retained(self, name: str, look: Look, place: Place) -> Begin:
+    def _retained(self, name: str, look: StreamInfo, place: StreamPlace) -> Begin:
         """Return where to go on: at ``place`` if it can still be read."""
         if not place.told or not look.first.told:
             return Begin(place)
@@ -162,7 +164,7 @@ class Planner:
             return self._folded(name, look, f"was read up to byte {place.byte}")
         return Begin(place)
 
-    def _folded(self, name: str, look: Look, where: str) -> Begin:
+    def _folded(self, name: str, look: StreamInfo, where: str) -> Begin:
         """Choose how to go on where history lies folded in a snapshot."""
         how = self._options.on_snapshot
         if how == "restart":
@@ -180,7 +182,7 @@ class Planner:
             raise DataLossError(message)
         logger.warning("%s", what)
 
-    def _check_content(self, name: str, look: Look) -> None:
+    def _check_content(self, name: str, look: StreamInfo) -> None:
         if self._text and not is_textual(look.content_type):
             message = (
                 f"Stream {name} holds {look.content_type}, which is not text; "
@@ -190,7 +192,7 @@ class Planner:
 
     # --- how far a batch goes ---
 
-    def _tail(self, name: str, begin: Place, look: Look, bounds: Bounds) -> Place:
+    def _tail(self, name: str, begin: StreamPlace, look: StreamInfo, bounds: Bounds) -> StreamPlace:
         if look.tail.told or begin.told:
             return look.tail
         if self._targets is None:
@@ -203,7 +205,7 @@ class Planner:
         return look.tail
 
     def _waits(
-        self, start: Offset, end: Offset, tails: Mapping[str, Place], bounds: Bounds
+        self, start: Offset, end: Offset, tails: Mapping[str, StreamPlace], bounds: Bounds
     ) -> bool:
         """Tell whether there is too little for a batch, and time left to wait for more."""
         if not bounds.rows_min or start.first or self._targets is not None:
@@ -212,7 +214,7 @@ class Planner:
         waited_ms = (time.monotonic() - self._served_s) * 1000
         return total < bounds.rows_min and waited_ms < self._options.max_trigger_delay
 
-    def _admit(self, end: Offset, tails: Mapping[str, Place], bounds: Bounds) -> None:
+    def _admit(self, end: Offset, tails: Mapping[str, StreamPlace], bounds: Bounds) -> None:
         """Move the places on, as far as the limits allow."""
         rows = {name: tails[name].number - end.places[name].number for name in tails}
         sizes = {name: tails[name].byte - end.places[name].byte for name in tails}
@@ -224,7 +226,7 @@ class Planner:
             begin = end.places[name]
             if not tail.told:
                 number = begin.number + rows[name]
-                counted = Place(begin.token, number, token_number=begin.token_number)
+                counted = StreamPlace(begin.token, number, token_number=begin.token_number)
                 end.places[name] = tail if number == tail.number else counted
                 continue
             found = tail
@@ -238,7 +240,7 @@ class Planner:
 
     # --- a batch query ---
 
-    def everything(self) -> list[Range]:
+    def everything(self) -> list[MessageRange]:
         """Return what a batch query reads."""
         options = self._options
         ends = (
@@ -260,7 +262,7 @@ class Planner:
                 end = self._streams.find_told(name, "at", options.ending_timestamp)
             elif name in ends:
                 end = self._ending(name, look, begin.place, ends[name])
-            each = Range(name, begin, end)
+            each = MessageRange(name, begin, end)
             if each.messages < 0:
                 message = f"Stream {name}: the end that was asked for lies before the beginning."
                 raise OptionError(message)
@@ -268,7 +270,9 @@ class Planner:
                 found.append(each)
         return found
 
-    def _ending(self, name: str, look: Look, begin: Place, given: str | int) -> Place:
+    def _ending(
+        self, name: str, look: StreamInfo, begin: StreamPlace, given: str | int
+    ) -> StreamPlace:
         if look.tail.told:
             return self._streams.place_of(name, look, given)
         if isinstance(given, int):
@@ -278,7 +282,7 @@ class Planner:
 
     # --- cutting ---
 
-    def slices(self, found: list[Range], cut: Cut) -> list[Slice]:
+    def slices(self, found: list[MessageRange], cut: Cut) -> list[Slice]:
         """Cut ranges into partitions: a pure function of its arguments and of bytes that stay."""
         total = sum(_size(each) for each in found)
         made: list[Slice] = []
@@ -294,7 +298,7 @@ class Planner:
                 snapshot = ""
         return made
 
-    def _edges(self, each: Range, count: int) -> list[Place]:
+    def _edges(self, each: MessageRange, count: int) -> list[StreamPlace]:
         begin, end = each.begin.place, each.end
         edges = [begin]
         for part in range(1, count):
@@ -305,7 +309,7 @@ class Planner:
         return [*edges, end]
 
 
-def _size(each: Range) -> int:
+def _size(each: MessageRange) -> int:
     """Return the bytes of a range; one that only somebody else could cut counts as none."""
     begin, end = each.begin.place, each.end
     return end.byte - begin.byte if begin.told and end.told else 0

@@ -7,13 +7,14 @@ their lengths, and only a server that knows neither has its arrays taken apart.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from durastreamd.errors import DurastreamError
+from durastreamd.spark.arrow import RecordBatch
+from durastreamd.spark.errors import ContentError
 
 ROWS_MAX = 10_000  # of a record batch: measured best, see the benchmark
 BYTES_MAX = 16 * 1024 * 1024  # of a record batch, so that large messages do not pile up
@@ -23,38 +24,6 @@ FRAMED = "application/vnd.durastream.messages"
 ACCEPT = f"{LINES}, {FRAMED}, */*;q=0.1"
 
 _GAP = re.compile(r"[ \t\r\n]*")
-
-
-class Batch(Protocol):
-    """A pyarrow record batch, as far as it is used here: pyarrow comes without types."""
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows."""
-
-    @property
-    def nbytes(self) -> int:
-        """The size of its buffers."""
-
-    def column(self, name: str) -> "Column":
-        """Return a column."""
-
-    def to_pylist(self) -> list[dict[str, object]]:
-        """Return the rows as dictionaries."""
-
-
-class Column(Protocol):
-    """A pyarrow array, as far as it is used here."""
-
-    def to_pylist(self) -> list[object]:
-        """Return the values."""
-
-    def cast(self, kind: object) -> "Column":
-        """Return the values as another type."""
-
-
-class ContentError(DurastreamError):
-    """The bytes of a stream are not what the query takes them for."""
 
 
 # --- answers to messages ---
@@ -141,7 +110,7 @@ class Batches:
         self._numbers: list[int] = []
         self._bytes = 0
 
-    def add(self, values: Sequence[bytes], numbers: Sequence[int]) -> Iterator[Batch]:
+    def add(self, values: Sequence[bytes], numbers: Sequence[int]) -> Iterator[RecordBatch]:
         """Take rows; yield what is full."""
         self._values += values
         self._numbers += numbers
@@ -149,7 +118,7 @@ class Batches:
         if len(self._values) >= ROWS_MAX or self._bytes >= BYTES_MAX:
             yield from self._full()
 
-    def _full(self) -> Iterator[Batch]:
+    def _full(self) -> Iterator[RecordBatch]:
         at = 0
         # A piece of tiny messages holds many batches' worth; large ones are few to begin with.
         while len(self._values) - at >= ROWS_MAX or (at == 0 and self._bytes >= BYTES_MAX):
@@ -158,17 +127,19 @@ class Batches:
         self._values, self._numbers = self._values[at:], self._numbers[at:]
         self._bytes = sum(map(len, self._values))
 
-    def rest(self) -> Iterator[Batch]:
+    def rest(self) -> Iterator[RecordBatch]:
         """Yield what is left."""
         if self._values:
             yield self._batch(self._values, self._numbers)
         self._values, self._numbers, self._bytes = [], [], 0
 
-    def snapshot(self, blob: bytes, number: int) -> Batch:
+    def snapshot(self, blob: bytes, number: int) -> RecordBatch:
         """Return the one row that a snapshot is."""
         return self._batch([blob], [number], snapshot=True)
 
-    def _batch(self, values: list[bytes], numbers: list[int], *, snapshot: bool = False) -> Batch:
+    def _batch(
+        self, values: list[bytes], numbers: list[int], *, snapshot: bool = False
+    ) -> RecordBatch:
         made: dict[str, object] = {}
         count = len(values)
         for name in self._columns:
@@ -181,7 +152,7 @@ class Batches:
             else:
                 made[name] = pa.repeat(pa.scalar(snapshot, pa.bool_()), count)
         columns = [made[name] for name in self._columns]
-        return cast(Batch, pa.RecordBatch.from_arrays(columns, schema=self._arrow))
+        return cast(RecordBatch, pa.RecordBatch.from_arrays(columns, schema=self._arrow))
 
     def _value_column(self, values: list[bytes]) -> object:
         column = pa.array(values, pa.binary())

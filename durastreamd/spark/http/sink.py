@@ -34,11 +34,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from durastreamd.client import ClientSettings, RefusedError, shared_client
-from durastreamd.errors import DurastreamError
+from durastreamd.client import ClientSettings, ServerRefusedError, shared_client
+from durastreamd.spark.arrow import RecordBatch
+from durastreamd.spark.errors import OptionError, SinkError
 from durastreamd.spark.http.places import is_json
-from durastreamd.spark.http.rows import Batch
-from durastreamd.spark.options import OptionError, SinkOptions
+from durastreamd.spark.options import SinkOptions
 
 _ELEMENTS: "msgspec.json.Decoder[list[msgspec.Raw]] | None" = None
 try:
@@ -53,12 +53,8 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 JSON = "application/json"
 
 
-class SinkError(DurastreamError):
-    """A row or a batch cannot be written; the text says which and why."""
-
-
 @dataclass(frozen=True)
-class Producer:
+class SinkProducer:
     """Who appends: one partition of one batch."""
 
     name: str
@@ -144,14 +140,14 @@ _ENCODER = json.JSONEncoder(
 )
 
 
-class Rows:
+class RowSplitter:
     """Takes record batches apart: which bytes go to which stream."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         self._columns = [each.name for each in schema.fields]
         self._only = options.stream or (options.site().name if options.path else "")
 
-    def groups(self, batch: Batch) -> Iterator[tuple[str, list[bytes]]]:
+    def groups(self, batch: RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
         """Yield the values for each stream, in the order of the rows."""
         values = self._values(batch)
         if self._only or "stream" not in self._columns:
@@ -165,7 +161,7 @@ class Rows:
             found.setdefault(name, []).append(value)
         yield from found.items()
 
-    def _values(self, batch: Batch) -> list[bytes]:
+    def _values(self, batch: RecordBatch) -> list[bytes]:
         if "value" not in self._columns:
             rows = batch.to_pylist()
             for row in rows:
@@ -184,7 +180,9 @@ class Rows:
 class Appender:
     """Appends the rows of one producer, gathered into chunks for each stream."""
 
-    def __init__(self, options: SinkOptions, settings: ClientSettings, producer: Producer) -> None:
+    def __init__(
+        self, options: SinkOptions, settings: ClientSettings, producer: SinkProducer
+    ) -> None:
         self._options = options
         self._site = options.site()
         self._client = shared_client(settings)
@@ -275,7 +273,7 @@ class Appender:
     ) -> dict[str, str]:
         try:
             reply = self._client.request(method, url, headers, body)
-        except RefusedError as exc:
+        except ServerRefusedError as exc:
             message = f"Stream {stream}: {exc} {_ADVICE.get(exc.code, '')}".rstrip()
             raise SinkError(message) from exc
         return {**reply.headers, "": str(reply.status)}
@@ -375,16 +373,18 @@ class Target:
 # --- writers ---
 
 
-class Task:
+class WriteTask:
     """What tasks of both writers do; pickled to executors."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_schema(schema, options)
         self.options = options
         self.settings = options.client_settings()
-        self._rows = Rows(schema, options)
+        self._rows = RowSplitter(schema, options)
 
-    def write(self, batches: Iterator[Batch], producer: Producer, written: Written) -> Written:
+    def write(
+        self, batches: Iterator[RecordBatch], producer: SinkProducer, written: Written
+    ) -> Written:
         """Append all rows of a partition, or gather them for the driver."""
         if self.options.commit_mode == "driver":
             for batch in batches:
@@ -399,7 +399,7 @@ class Task:
         appender.finish(written)
         return written
 
-    def settle(self, messages: list[Written], producer: Producer) -> Written:
+    def settle(self, messages: list[Written], producer: SinkProducer) -> Written:
         """Append what the tasks gathered: in the driver, once for each stream."""
         written = Written(-1)
         gathered: dict[str, list[bytes]] = {}
@@ -421,7 +421,7 @@ def _partition() -> tuple[TaskContext, int]:
     return context, context.partitionId()
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamSinkWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -431,9 +431,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if options.close_on_finish:
             message = "closeOnFinish is for batch jobs; a streaming query does not end."
             raise OptionError(message)
-        self._task = Task(options, schema)
+        self._task = WriteTask(options, schema)
 
-    def write(self, iterator: Iterator[Batch]) -> Written:
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
         """Write one partition of a batch: in a task."""
         context, partition = _partition()
         query = context.getLocalProperty(QUERY_PROPERTY)
@@ -444,32 +444,32 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
             raise SinkError(message)
         query = self._task.options.producer_id or query
-        producer = Producer(f"{query}.{partition}", int(batch))
+        producer = SinkProducer(f"{query}.{partition}", int(batch))
         return self._task.write(iterator, producer, Written(partition, query))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Append what was gathered, in commitMode=driver; otherwise all is done."""
         done = [each for each in messages if isinstance(each, Written)]
         if self._task.options.commit_mode == "driver" and done:
-            self._task.settle(done, Producer(f"{done[0].query}.driver", batchId))
+            self._task.settle(done, SinkProducer(f"{done[0].query}.driver", batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing: what was appended stays, and is recognised when the batch runs again."""
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchSinkWriter(DataSourceArrowWriter):
     """Writes one batch job."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        self._task = Task(options, schema)
+        self._task = WriteTask(options, schema)
         # Without txnAppId a name of its own: the job's tasks may be repeated, the job not.
         name = options.txn_app_id or options.producer_id or f"spark-{uuid.uuid4()}"
-        self._producer = Producer(name, max(options.txn_version, 0))
+        self._producer = SinkProducer(name, max(options.txn_version, 0))
 
-    def _named(self, part: str | int) -> Producer:
-        return Producer(f"{self._producer.name}.{part}", self._producer.epoch)
+    def _named(self, part: str | int) -> SinkProducer:
+        return SinkProducer(f"{self._producer.name}.{part}", self._producer.epoch)
 
-    def write(self, iterator: Iterator[Batch]) -> Written:
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
         """Write one partition: in a task."""
         _, partition = _partition()
         return self._task.write(iterator, self._named(partition), Written(partition))

@@ -33,26 +33,18 @@ from durastreamd.client import (
     Client,
     CutShortError,
     Patience,
-    RefusedError,
+    ServerRefusedError,
     Watch,
     shared_client,
 )
+from durastreamd.spark.arrow import RecordBatch
+from durastreamd.spark.errors import ContentError, DataLossError, OptionError
 from durastreamd.spark.http import offsets
-from durastreamd.spark.http.offsets import Cut, DataLossError, Offset
-from durastreamd.spark.http.places import Streams, is_textual
+from durastreamd.spark.http.offsets import Cut, Offset
+from durastreamd.spark.http.places import ServerStreams, is_textual
 from durastreamd.spark.http.planning import Bounds, Planner, Slice
-from durastreamd.spark.http.rows import (
-    ACCEPT,
-    FRAMED,
-    LINES,
-    Batch,
-    Batches,
-    ContentError,
-    framed,
-    lines,
-    split_lines,
-)
-from durastreamd.spark.options import OptionError, SourceOptions
+from durastreamd.spark.http.rows import ACCEPT, FRAMED, LINES, Batches, framed, lines, split_lines
+from durastreamd.spark.options import SourceOptions
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +73,7 @@ def schema_of(options: SourceOptions) -> StructType:
 def _any_binary(options: SourceOptions) -> bool:
     settings = options.client_settings()
     client = Client(replace(settings, retry_s=min(settings.retry_s, LOAD_RETRY_S_MAX)))
-    streams = Streams(options, client)
+    streams = ServerStreams(options, client)
     try:
         for name in streams.names():
             look = streams.look(name)
@@ -129,19 +121,19 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(schema, options)
-        self._task = Task(options, schema)
+        self._task = ReadTask(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """Plan: in the driver."""
         options = self._task.options
-        streams = Streams(options, shared_client(self._task.settings))
+        streams = ServerStreams(options, shared_client(self._task.settings))
         planner = Planner(options, streams, text=_is_text(self._task.schema))
         cut = Cut(options.min_partitions, options.max_bytes_per_partition or BATCH_CUT_BYTES)
         found: list[InputPartition] = []
         found += planner.slices(planner.everything(), cut)
         return found
 
-    def read(self, partition: InputPartition) -> Iterator[Batch]:
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Read one partition: in a task."""
         # An empty list of partitions becomes one partition that is none of ours.
         return self._task.read(partition) if isinstance(partition, Slice) else iter(())
@@ -152,14 +144,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(schema, options)
-        self._task = Task(options, schema)
+        self._task = ReadTask(options, schema)
         self._planner: Planner | None = None
         self._watch: Watch | None = None
         self._frozen = False
 
     def _plan(self) -> Planner:
         if self._planner is None:
-            streams = Streams(self._task.options, shared_client(self._task.settings))
+            streams = ServerStreams(self._task.options, shared_client(self._task.settings))
             self._planner = Planner(self._task.options, streams, text=_is_text(self._task.schema))
             self._watch = Watch(streams.client)
         return self._planner
@@ -220,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found += self._plan().slices(offsets.ranges(Offset.of(start), until), until.cut)
         return found
 
-    def read(self, partition: InputPartition) -> Iterator[Batch]:
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Read one partition: in a task."""
         return self._task.read(cast(Slice, partition))
 
@@ -247,7 +239,7 @@ class Some(NamedTuple):
     whole: bool
 
 
-class Task:
+class ReadTask:
     """Reads slices; what is pickled to executors."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -256,7 +248,7 @@ class Task:
         # Taken here, in the driver: a token from the environment is not in the executors'.
         self.settings = options.client_settings()
 
-    def read(self, part: Slice) -> Iterator[Batch]:
+    def read(self, part: Slice) -> Iterator[RecordBatch]:
         """Yield the rows of a slice."""
         client = shared_client(self.settings)
         batches = Batches(self.schema, part.stream)
@@ -282,12 +274,12 @@ class Task:
                     f"{wanted} were planned."
                 )
                 raise DataLossError(message)
-        except (DataLossError, RefusedError) as exc:
+        except (DataLossError, ServerRefusedError) as exc:
             self._lost(part, exc)
             yield from batches.rest()
 
-    def _lost(self, part: Slice, exc: DataLossError | RefusedError) -> None:
-        if isinstance(exc, RefusedError) and exc.status not in (404, 410):
+    def _lost(self, part: Slice, exc: DataLossError | ServerRefusedError) -> None:
+        if isinstance(exc, ServerRefusedError) and exc.status not in (404, 410):
             raise exc
         if self.options.fail_on_data_loss:
             message = (
@@ -300,7 +292,7 @@ class Task:
 
     def _counted(self, client: Client, part: Slice) -> Iterator[Some]:
         """Yield the messages of a server that neither numbers nor bounds."""
-        streams = Streams(self.options, client)
+        streams = ServerStreams(self.options, client)
         token, at = part.begin.token, part.begin.token_number
         while at < part.end.number:
             messages, reply = streams.page(part.stream, token)

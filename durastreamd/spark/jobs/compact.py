@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row, SparkSession, functions as F  # noqa: N812
 
-from durastreamd.client import Client, RefusedError
-from durastreamd.errors import DurastreamError
+from durastreamd.client import Client, ServerRefusedError
 from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, NO_INPUT, OK, USAGE
-from durastreamd.spark.http.places import Look, Streams, is_json
+from durastreamd.spark.errors import FoldError
+from durastreamd.spark.http.places import ServerStreams, StreamInfo, is_json
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_options
 from durastreamd.spark.options import SourceOptions, parse
@@ -37,11 +37,7 @@ FOLDED = "key STRING, state STRING"
 TRIES = 3
 
 
-class FoldError(DurastreamError):
-    """A user's fold failed, or made something that is no JSON."""
-
-
-class Snapshot(NamedTuple):
+class FoldedSnapshot(NamedTuple):
     """What is to be published."""
 
     offset: str
@@ -145,11 +141,11 @@ class Compaction:
         self._spark = spark
         self._args = args
         self._options = source_options(args)
-        self._streams = Streams(parse(SourceOptions, self._options))
+        self._streams = ServerStreams(parse(SourceOptions, self._options))
         self._client: Client = self._streams.client
-        self.seen: Look | None = None
+        self.seen: StreamInfo | None = None
 
-    def look(self) -> Look:
+    def look(self) -> StreamInfo:
         """Return the stream's ends, or say why it cannot be folded."""
         name = self._args.stream
         look = self._streams.look(name)
@@ -161,7 +157,7 @@ class Compaction:
             raise CommandError(USAGE, reason)
         return look
 
-    def states(self, look: Look) -> dict[str, object]:
+    def states(self, look: StreamInfo) -> dict[str, object]:
         """Return the states of the snapshot that is there."""
         if not look.snapshot:
             return {}
@@ -178,7 +174,7 @@ class Compaction:
             raise CommandError(CORRUPT, reason)
         return found
 
-    def fold(self) -> Snapshot | None:
+    def fold(self) -> FoldedSnapshot | None:
         """Fold up to the tail of this moment; None where there is nothing new."""
         self.seen = look = self.look()
         if look.tail.token == look.snapshot or look.tail.number == look.first.number:
@@ -192,9 +188,9 @@ class Compaction:
         found = folded(rows, self._args.fold).collect()
         members = ",\n".join(f"{json.dumps(row.key)}:{row.state}" for row in sorted(found))
         count = look.tail.number - max(look.first.number, 0)
-        return Snapshot(look.tail.token, f"{{{members}}}".encode(), len(found), count)
+        return FoldedSnapshot(look.tail.token, f"{{{members}}}".encode(), len(found), count)
 
-    def _rows(self, look: Look) -> DataFrame:
+    def _rows(self, look: StreamInfo) -> DataFrame:
         # Exact bounds: a snapshot that another one publishes meanwhile makes the read fail.
         options = {
             **self._options,
@@ -210,13 +206,13 @@ class Compaction:
             "key", F.when(F.col("key").isNull(), F.raise_error(said)).otherwise(F.col("key"))
         )
 
-    def publish(self, snapshot: Snapshot) -> bool:
+    def publish(self, snapshot: FoldedSnapshot) -> bool:
         """Publish; False where another compaction was faster and went further."""
         url = f"{self._streams.url(self._args.stream)}/snapshot/{snapshot.offset}"
         headers = {"Content-Type": "application/json"}
         try:
             self._client.request("PUT", url, headers, snapshot.body)
-        except RefusedError as exc:
+        except ServerRefusedError as exc:
             if exc.status == 410:
                 return False
             raise
@@ -264,7 +260,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 def _compact(
     compaction: Compaction, console: Console, *, dry: bool
-) -> tuple[Snapshot | None, bool]:
+) -> tuple[FoldedSnapshot | None, bool]:
     for left in reversed(range(TRIES)):
         try:
             snapshot = compaction.fold()

@@ -27,8 +27,8 @@ from durastreamd.spark.directory import Opened, disk_at, with_directory
 from durastreamd.spark.jobs import files
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
-from durastreamd.spark.options import SourceOptions, parse
-from durastreamd.spark.segments.source import SegmentOptions, chosen, parse_options
+from durastreamd.spark.options import SegmentOptions, SourceOptions, parse
+from durastreamd.spark.segments.source import chosen
 from durastreamd.storage import datadir
 
 OFFSETS = "offsets.json"
@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     options = source_options(args)
     if args.url is None:  # wrong options and a missing directory are told before a JVM is started
         options = {"valueType": "binary", **options}
-        datadir.read_identity(disk_at(parse_options(options).path))
+        datadir.read_identity(disk_at(parse(SegmentOptions, options).path))
     else:
         parse(SourceOptions, options)
     spark = session_of(args)
@@ -179,7 +179,7 @@ def _from_directory(
         raise CommandError(USAGE, reason)
     home = Path(checkpoint)
     state = load_checkpoint(home)
-    firsts, tails = _tails(parse_options(options))
+    firsts, tails = _tails(parse(SegmentOptions, options))
     pending, committed = state.pending, False
     if pending is None:
         pending = tails

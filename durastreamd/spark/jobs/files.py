@@ -29,20 +29,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from durastreamd.errors import DurastreamError
+from durastreamd.spark.errors import OptionError, SinkError
 from durastreamd.spark.http.sink import BATCH_PROPERTY, QUERY_PROPERTY
-from durastreamd.spark.options import OptionError
 
 PARQUET, DELTA = "parquet", "delta"
 OPEN_MAX = 100  # files a task writes at once; more are finished and begun again under a new number
 STREAM, DATE, TIME = "stream", "date", "timestamp"
 
 
-class ExportError(DurastreamError):
-    """A batch cannot be written; the text says why."""
-
-
-class Place(NamedTuple):
+class FileTree(NamedTuple):
     """A directory of any file system pyarrow knows."""
 
     system: object
@@ -54,14 +49,14 @@ class Place(NamedTuple):
         return bool(self.system.type_name == "local")  # type: ignore[attr-defined]
 
 
-def place_of(target: str) -> Place:
+def place_of(target: str) -> FileTree:
     """Return the directory a path or URI names."""
     try:
         system, path = fs.FileSystem.from_uri(target if "://" in target else f"file://{target}")
     except pa.ArrowInvalid as exc:
         reason = f"{target!r} is neither a directory nor a URI of a file system: {exc}"
         raise OptionError(reason) from exc
-    return Place(system, path.rstrip("/"))
+    return FileTree(system, path.rstrip("/"))
 
 
 @dataclass
@@ -82,10 +77,10 @@ class Wrote(WriterCommitMessage):
     files: list[Added] = field(default_factory=list)
 
 
-class _File:
+class _ParquetFile:
     """One Parquet file in the making, under a name nobody reads."""
 
-    def __init__(self, place: Place, path: str, schema: object) -> None:
+    def __init__(self, place: FileTree, path: str, schema: object) -> None:
         self.path = path
         self._place = place
         folder, _, name = path.rpartition("/")
@@ -122,7 +117,7 @@ class TaskFiles:
         self._dated = TIME in whole.names
         self._schema = pa.schema([each for each in whole if each.name != STREAM])
         self._mark = mark
-        self._open: dict[tuple[str, str], _File] = {}
+        self._open: dict[tuple[str, str], _ParquetFile] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self.done: list[Added] = []
 
@@ -138,14 +133,14 @@ class TaskFiles:
                 for part in rows.cast(self._schema).to_batches():
                     self._file((stream, day)).write(part)
 
-    def _file(self, key: tuple[str, str]) -> _File:
+    def _file(self, key: tuple[str, str]) -> _ParquetFile:
         if key not in self._open:
             if len(self._open) >= OPEN_MAX:
                 self._finish(next(iter(self._open)))
             count = self._counts.get(key, 0)
             self._counts[key] = count + 1
             path = f"{folder_of(*key)}/{self._mark}-{count:03d}.parquet"
-            self._open[key] = _File(self._place, path, self._schema)
+            self._open[key] = _ParquetFile(self._place, path, self._schema)
         return self._open[key]
 
     def _finish(self, key: tuple[str, str]) -> None:
@@ -205,7 +200,7 @@ class _Tasks:
             commit_delta(self._target.path, self._schema, added, (done[0].query, batch))
 
 
-class StreamFiles(DataSourceStreamArrowWriter):
+class StreamFilesWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __init__(self, target: _Target, schema: StructType) -> None:
@@ -218,7 +213,7 @@ class StreamFiles(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_PROPERTY) if context else None
         if query is None or batch is None:
             reason = "Spark does not tell the query and batch of this task."
-            raise ExportError(reason)
+            raise SinkError(reason)
         return self._tasks.run(iterator, query, int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -229,7 +224,7 @@ class StreamFiles(DataSourceStreamArrowWriter):
         """Nothing: the batch runs again and replaces its files."""
 
 
-class BatchFiles(DataSourceArrowWriter):
+class BatchFilesWriter(DataSourceArrowWriter):
     """Writes one batch job, which says itself which query and batch it is."""
 
     def __init__(self, target: _Target, schema: StructType, query: str, batch: int) -> None:
@@ -259,16 +254,16 @@ class FilesSink(DataSource):
     def _target(self) -> _Target:
         return _Target(self.options["path"], self.options.get("kind", PARQUET))
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchFiles:  # noqa: FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> BatchFilesWriter:  # noqa: FBT001
         """Return what writes for a batch job."""
         del overwrite
         query, batch = self.options["query"], int(self.options["batch"])
-        return BatchFiles(self._target(), schema, query, batch)
+        return BatchFilesWriter(self._target(), schema, query, batch)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamFiles:  # noqa: FBT001, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamFilesWriter:  # noqa: FBT001, N802
         """Return what writes for a streaming query."""
         del overwrite
-        return StreamFiles(self._target(), schema)
+        return StreamFilesWriter(self._target(), schema)
 
 
 # --- Delta ---
@@ -286,7 +281,7 @@ def commit_delta(
         )
     except ImportError as exc:
         reason = "--format delta needs the extra: pip install 'durastreamd[delta]'"
-        raise ExportError(reason) from exc
+        raise SinkError(reason) from exc
     actions = [
         AddAction(
             file.path,

@@ -22,20 +22,15 @@ from durastreamd.kit.console import Console
 from durastreamd.kit.status import NO_INPUT, OK
 from durastreamd.model.records import APPEND, CREATE
 from durastreamd.model.stream_state import Stream
+from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.directory import Opened, with_directory
 from durastreamd.spark.jobs import plot
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
+from durastreamd.spark.options import SegmentOptions, parse
 from durastreamd.spark.segments.plan import Piece
-from durastreamd.spark.segments.read import Batch, Losses, PieceReader
-from durastreamd.spark.segments.source import (
-    SegmentOptions,
-    SegmentPartition,
-    SegmentReader,
-    chosen,
-    parse_options,
-    plan,
-)
+from durastreamd.spark.segments.read import Losses, PieceReader
+from durastreamd.spark.segments.source import SegmentPartition, SegmentReader, chosen, plan
 
 RECORDS = "stream STRING, timestamp TIMESTAMP, messages LONG, bytes LONG"
 RECORDS_MAX = 20_000  # in one batch
@@ -99,7 +94,7 @@ class RecordSource(DataSource):
 
     def reader(self, schema: StructType) -> RecordReader:
         """Return the reader of a batch query."""
-        return RecordReader(schema, parse_options(self.options))
+        return RecordReader(schema, parse(SegmentOptions, self.options))
 
 
 def producers_of(options: SegmentOptions) -> dict[str, int]:
@@ -121,7 +116,7 @@ def _producers(engine: Engine, stream: Stream) -> int:
     return len(stream.loaded().producers)
 
 
-def records_of(root: str, pieces: tuple[Piece, ...]) -> Iterator[Batch]:
+def records_of(root: str, pieces: tuple[Piece, ...]) -> Iterator[RecordBatch]:
     """Yield (stream, time, messages, bytes) of each record; runs in an executor."""
     reader = PieceReader(root, Losses(fail=False), verify=False)
     names: list[str] = []
@@ -129,12 +124,12 @@ def records_of(root: str, pieces: tuple[Piece, ...]) -> Iterator[Batch]:
     counts: list[int] = []
     sizes: list[int] = []
 
-    def batch() -> Batch:
+    def batch() -> RecordBatch:
         kind = pa.timestamp("us", tz="UTC")
         arrays = [pa.array(names, pa.string()), pa.array(times, kind)]
         arrays += [pa.array(counts, pa.int64()), pa.array(sizes, pa.int64())]
         columns = ["stream", "timestamp", "messages", "bytes"]
-        made: Batch = pa.RecordBatch.from_arrays(arrays, names=columns)
+        made: RecordBatch = pa.RecordBatch.from_arrays(arrays, names=columns)
         for column in (names, times, counts, sizes):
             column.clear()
         return made
@@ -300,7 +295,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     if args.plot is not None:
         plot.check(args.plot)
     options = {"valueType": "binary", **source_options(args)}
-    producers = producers_of(parse_options(options))
+    producers = producers_of(parse(SegmentOptions, options))
     spark = session_of(args)
     begin = time.monotonic()
     with progress_of(spark, console):

@@ -50,7 +50,7 @@ class Journalled(NamedTuple):
 Piece = Extent | Journalled
 
 
-class Range(NamedTuple):
+class ByteRange(NamedTuple):
     """What is wanted of a stream: the rows whose bytes lie in [low, high)."""
 
     name: str
@@ -65,7 +65,7 @@ def size_of(piece: Piece) -> int:
     return piece.high - piece.low if isinstance(piece, Extent) else piece.end - piece.start
 
 
-def pieces_of(found: Opened, ranges: list[Range], piece_bytes: int) -> list[Piece]:
+def pieces_of(found: Opened, ranges: list[ByteRange], piece_bytes: int) -> list[Piece]:
     """Return every byte of the ranges, in pieces; a stream's pieces are in its order."""
     pieces: list[Piece] = []
     waiting: dict[int, list[Extent]] = {}  # by owner: what only the journal holds
@@ -174,7 +174,7 @@ def _record_starts(disk: RealDisk, extent: Extent, wanted: list[int]) -> list[tu
 # --- the journal ---
 
 
-class _Run:
+class _JournalRun:
     """A piece of the journal in the making: where it begins, what it holds of each extent."""
 
     def __init__(self, number: int, start: int) -> None:
@@ -219,7 +219,7 @@ def _runs(
 ) -> Iterator[Journalled]:
     """Yield the pieces of one journal file; ``reached`` keeps how far each extent has come."""
     base = journal.file_seed(uuid, file.number)
-    run: _Run | None = None
+    run: _JournalRun | None = None
     end = 0
     for entry in journal.frames(file.data, fmt.JOURNAL_HEADER.size, base):
         frame = entry.frame
@@ -231,7 +231,7 @@ def _runs(
             if frame.start > low or high <= low:
                 continue  # not the next record: an older one, or one after a gap
             if run is None:
-                run = _Run(file.number, entry.position)
+                run = _JournalRun(file.number, entry.position)
             first = run.held.get((frame.stream, at), (low, high))[0]
             run.held[frame.stream, at] = (first, high)
             reached[frame.stream, at] = high

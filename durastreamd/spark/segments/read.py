@@ -8,15 +8,17 @@ lengths in the record.
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import cbor2
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from durastreamd.errors import CorruptDataError, DurastreamError
+from durastreamd.errors import CorruptDataError
+from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.directory import disk_at
+from durastreamd.spark.errors import ContentError
 from durastreamd.spark.segments.plan import Extent, Journalled, Piece, segments_at
 from durastreamd.storage import datadir, format as fmt, journal
 from durastreamd.storage.checksum import payload_sum
@@ -31,16 +33,6 @@ ROWS_MAX = 16_384
 _LINE_END = ord("\n")
 
 Int64s = npt.NDArray[np.int64]
-
-
-class Batch(Protocol):
-    """An Arrow record batch, as far as we look at one; pyarrow has no types."""
-
-    num_rows: int
-
-
-class NotTextError(DurastreamError):
-    """A stream's bytes were asked for as text and are none."""
 
 
 class Loss(NamedTuple):
@@ -318,7 +310,7 @@ def _group(extent: Extent, frames: list[fmt.StoredFrame], data: bytes, start: in
 # --- rows ---
 
 
-class Rows(NamedTuple):
+class SplitGroup(NamedTuple):
     """The messages of a group: one buffer, where each begins in it, where it ends in the stream.
 
     With ``separated`` every second string of the buffer is what stands between two messages.
@@ -332,7 +324,7 @@ class Rows(NamedTuple):
     last: int
 
 
-def rows_of(group: Group) -> Rows:
+def rows_of(group: Group) -> SplitGroup:
     """Split a group into its messages."""
     if group.lengths is None:
         line_ends = np.flatnonzero(np.frombuffer(group.data, dtype=np.uint8) == _LINE_END)
@@ -345,7 +337,7 @@ def rows_of(group: Group) -> Rows:
         np.cumsum(group.lengths, out=offsets[1:])
         ends = offsets[1:].astype(np.int64) + group.start
     first, last = np.searchsorted(ends, [group.extent.low, group.extent.high], side="right")
-    return Rows(offsets, ends, group.lengths is None, int(first), int(last))
+    return SplitGroup(offsets, ends, group.lengths is None, int(first), int(last))
 
 
 class Arrow:
@@ -357,7 +349,7 @@ class Arrow:
         self._time = pa.timestamp("us", tz="UTC")
         self._binary = binary
 
-    def batches(self, group: Group) -> Iterator[Batch]:
+    def batches(self, group: Group) -> Iterator[RecordBatch]:
         """Yield a group's rows, some ten thousand at a time."""
         rows = rows_of(group)
         count = len(rows.ends)
@@ -374,7 +366,7 @@ class Arrow:
         for start in range(rows.first, rows.last, ROWS_MAX):
             yield whole.slice(start, min(ROWS_MAX, rows.last - start))
 
-    def _values(self, group: Group, rows: Rows) -> object:
+    def _values(self, group: Group, rows: SplitGroup) -> object:
         buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(group.data)]
         values = pa.Array.from_buffers(self._kind, len(rows.offsets) - 1, buffers)
         if rows.separated:
@@ -388,7 +380,7 @@ class Arrow:
                     f"stream {group.extent.name!r} holds bytes that are not UTF-8 between offsets "
                     f"{group.start:016d} and {group.ends[-1]:016d}; set valueType=binary"
                 )
-                raise NotTextError(reason) from None
+                raise ContentError(reason) from None
         return values
 
     def _times(self, group: Group, ends: Int64s) -> object:

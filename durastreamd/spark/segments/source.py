@@ -9,12 +9,8 @@ message's number) and when the message was written.
 import hashlib
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructType
@@ -24,143 +20,11 @@ from durastreamd.errors import StreamDamagedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import offsets
 from durastreamd.spark.directory import Opened, disk_at, levels_of, streams_of, with_directory
+from durastreamd.spark.errors import OptionError
 from durastreamd.spark.http.places import is_textual
-from durastreamd.spark.options import OptionError, Row
-from durastreamd.spark.segments.plan import Piece, Range, gathered, pieces_of
+from durastreamd.spark.options import SegmentOptions, names_of, parse, pattern_of
+from durastreamd.spark.segments.plan import ByteRange, Piece, gathered, pieces_of
 from durastreamd.storage import datadir
-
-MIB = 1024 * 1024
-TIME = "ms since 1970, or RFC 3339 with a time zone"
-T = TypeVar("T")
-
-
-OPTIONS = (
-    Row("path", "", "the data directory, or a backup of one; also the argument of load()"),
-    Row("subscribe", "", "streams to read, separated by commas; otherwise all"),
-    Row("subscribePattern", "", "regular expression; streams whose whole name matches"),
-    Row("bucket", "", "the bucket that streams are named in; alone: all of its streams"),
-    Row("startingOffsets", "earliest", "earliest, or JSON: stream to offset, or to a number"),
-    Row("endingOffsets", "latest", "latest, or JSON as for startingOffsets"),
-    Row("startingTimestamp", "", "what was written then or later: ms since 1970, or RFC 3339"),
-    Row("endingTimestamp", "", "what was written before: ms since 1970, or RFC 3339"),
-    Row("valueType", "auto", "string, binary, or auto: string where all streams are text"),
-    Row("verifyChecksums", "true", "compare every record with its checksum"),
-    Row("failOnDataLoss", "true", "fail where bytes are damaged or gone; false leaves them out"),
-    Row("badRecordsPath", "", "a directory that is told what failOnDataLoss=false left out"),
-    Row("maxBytesPerPartition", "16777216", "how many bytes one task reads, about"),
-    Row("minPartitions", "1", "make tasks smaller until there are so many"),
-)
-
-
-@dataclass(frozen=True)
-class SegmentOptions:
-    """The options, checked."""
-
-    path: str
-    subscribe: tuple[str, ...] = ()
-    pattern: str = ""
-    bucket: str = ""
-    starting: Mapping[str, str | int] | None = None
-    ending: Mapping[str, str | int] | None = None
-    starting_ms: int | None = None
-    ending_ms: int | None = None
-    value_type: str = "auto"
-    verify: bool = True
-    fail: bool = True
-    bad_records: str = ""
-    partition_bytes: int = 16 * MIB
-    partitions_min: int = 1
-
-
-def parse_options(given: Mapping[str, str]) -> SegmentOptions:
-    """Check the options of a read; raise OptionError with what to do."""
-    names = {option.name.lower(): option.name for option in OPTIONS}
-    found = {}
-    for key, value in given.items():
-        name = names.get(key.lower())
-        if name is None:
-            known = ", ".join(option.name for option in OPTIONS)
-            reason = f"durastream-segments has no option {key!r}; it has {known}"
-            raise OptionError(reason)
-        found[name] = value
-    get = {option.name: found.get(option.name, option.default) for option in OPTIONS}
-    if get["subscribe"] and get["subscribePattern"]:
-        reason = "subscribe and subscribePattern exclude each other; none of them: every stream"
-        raise OptionError(reason)
-    if not get["path"]:
-        reason = "which data directory? Give it to load(), or as the option path"
-        raise OptionError(reason)
-    return SegmentOptions(
-        path=get["path"],
-        subscribe=tuple(name.strip() for name in get["subscribe"].split(",") if name.strip()),
-        pattern=_parsed("subscribePattern", get, _pattern, "a regular expression") or "",
-        bucket=get["bucket"],
-        starting=_offsets("startingOffsets", "earliest", get),
-        ending=_offsets("endingOffsets", "latest", get),
-        starting_ms=_parsed("startingTimestamp", get, _time, TIME),
-        ending_ms=_parsed("endingTimestamp", get, _time, TIME),
-        value_type=_word("valueType", get, {kind: kind for kind in ("auto", "string", "binary")}),
-        verify=_word("verifyChecksums", get, {"true": True, "false": False}),
-        fail=_word("failOnDataLoss", get, {"true": True, "false": False}),
-        bad_records=get["badRecordsPath"],
-        partition_bytes=_parsed("maxBytesPerPartition", get, _positive, "a number above 0") or 1,
-        partitions_min=_parsed("minPartitions", get, _positive, "a number above 0") or 1,
-    )
-
-
-def _word(name: str, get: Mapping[str, str], words: Mapping[str, T]) -> T:
-    try:
-        return words[get[name].lower()]
-    except KeyError:
-        reason = f"{name} is {' or '.join(words)}, not {get[name]!r}"
-        raise OptionError(reason) from None
-
-
-def _parsed(name: str, get: Mapping[str, str], read: Callable[[str], T], what: str) -> T | None:
-    if not get[name]:
-        return None
-    try:
-        return read(get[name])
-    except ValueError:
-        reason = f"{name} must be {what}, not {get[name]!r}"
-        raise OptionError(reason) from None
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as exc:
-        raise ValueError from exc
-    return text
-
-
-def _time(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError
-    return round(found.timestamp() * 1000)
-
-
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
-
-
-def _offsets(name: str, default: str, get: Mapping[str, str]) -> Mapping[str, str | int] | None:
-    if get[name] == default:
-        return None
-    try:
-        found = json.loads(get[name])
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(type(v) in (str, int) for v in found.values()):
-        reason = f'{name} is {default}, or JSON like {{"orders": 1000}}, not {get[name]!r}'
-        raise OptionError(reason)
-    return found
-
 
 # --- planning ---
 
@@ -173,17 +37,17 @@ def plan(options: SegmentOptions, coarser: int = 1) -> list[tuple[Piece, ...]]:
 def _plan(found: Opened, options: SegmentOptions, coarser: int) -> list[tuple[Piece, ...]]:
     ranges = ranges_of(found, options)
     total = sum(wanted.high - wanted.low for wanted in ranges)
-    size = options.partition_bytes * coarser
-    if options.partitions_min > 1:
-        size = max(min(size, total // options.partitions_min), 1)
+    size = options.max_bytes_per_partition * coarser
+    if options.min_partitions > 1:
+        size = max(min(size, total // options.min_partitions), 1)
     return gathered(pieces_of(found, ranges, size), size)
 
 
-def ranges_of(found: Opened, options: SegmentOptions) -> list[Range]:
+def ranges_of(found: Opened, options: SegmentOptions) -> list[ByteRange]:
     """Return what is wanted of each stream that was chosen."""
     ranges = []
     for name, stream in chosen(found, options):
-        if stream.damage and options.fail:
+        if stream.damage and options.fail_on_data_loss:
             reason = f"stream {name!r} is damaged: {stream.damage}"
             raise StreamDamagedError(reason)
         if not stream.damage:
@@ -196,8 +60,8 @@ def chosen(found: Opened, options: SegmentOptions) -> Iterator[tuple[str, Stream
     if options.bucket and options.bucket not in found.engine.namespace.buckets:
         reason = f"there is no bucket {options.bucket!r} in {options.path}"
         raise OptionError(reason)
-    missing = dict.fromkeys(options.subscribe)
-    pattern = re.compile(options.pattern or ".*", re.DOTALL)
+    missing = dict.fromkeys(names_of(options))
+    pattern = pattern_of(options)
     for stream in streams_of(found):
         name = name_of(stream.key, options.bucket)
         if name is None:
@@ -223,7 +87,7 @@ def name_of(key: str, bucket: str = "") -> str | None:
     return key[1:] if key.startswith("/") else f"/{key}"
 
 
-def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) -> Range:
+def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) -> ByteRange:
     if options.value_type == "string" and not is_textual(stream.content_type):
         reason = (
             f"stream {name!r} is {stream.content_type}, which is not text; set valueType=binary"
@@ -231,8 +95,9 @@ def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) ->
         raise OptionError(reason)
     low, high = stream.floor, stream.tail
     view = found.engine.view(stream)
-    for given, is_start in ((options.starting, True), (options.ending, False)):
-        token = (given or {}).get(name)
+    starting, ending = options.bounds()
+    for given, is_start in ((starting, True), (ending, False)):
+        token = given.get(name)
         if token is None:
             continue
         position = _position(view, token)
@@ -243,11 +108,12 @@ def _range(found: Opened, name: str, stream: Stream, options: SegmentOptions) ->
             )
             raise OptionError(reason)
         low, high = (position, high) if is_start else (low, position)
-    if options.starting_ms is not None:
-        low = max(low, view.position_at(options.starting_ms))
-    if options.ending_ms is not None:
-        high = min(high, view.position_at(options.ending_ms))
-    return Range(name, stream.json, low, max(low, high), levels_of(found.engine, stream))
+    since_ms, until_ms = options.times()
+    if since_ms is not None:
+        low = max(low, view.position_at(since_ms))
+    if until_ms is not None:
+        high = min(high, view.position_at(until_ms))
+    return ByteRange(name, stream.json, low, max(low, high), levels_of(found.engine, stream))
 
 
 def _position(view: View, given: str | int) -> int | None:
@@ -289,16 +155,16 @@ class SegmentReader(DataSourceReader):
         from durastreamd.spark.segments.read import Arrow, Losses, PieceReader
 
         options = self._options
-        losses = Losses(fail=options.fail)
+        losses = Losses(fail=options.fail_on_data_loss)
         binary = isinstance(self._schema["value"].dataType, BinaryType)
         arrow = Arrow(to_arrow_schema(self._schema, timezone="UTC"), binary=binary)
-        reader = PieceReader(options.path, losses, verify=options.verify)
+        reader = PieceReader(options.path, losses, verify=options.verify_checksums)
         for piece in partition.pieces:
             for group in reader.groups(piece):
                 yield from arrow.batches(group)
-        if losses.found and options.bad_records:
+        if losses.found and options.bad_records_path:
             lines = [json.dumps(loss._asdict()) for loss in losses.found]
-            _write_report(options.bad_records, partition.pieces, lines)
+            _write_report(options.bad_records_path, partition.pieces, lines)
 
 
 def _write_report(directory: str, pieces: tuple[Piece, ...], lines: list[str]) -> None:
@@ -333,11 +199,11 @@ class SegmentSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns; looks at the options and the directory, so that errors come early."""
-        options = parse_options(self.options)
+        options = parse(SegmentOptions, self.options)
         datadir.read_identity(disk_at(options.path))
         kind = "BINARY" if _is_binary(options) else "STRING"
         return f"value {kind}, stream STRING, offset LONG, timestamp TIMESTAMP"
 
     def reader(self, schema: StructType) -> SegmentReader:
         """Return the reader of a batch query."""
-        return SegmentReader(schema, parse_options(self.options))
+        return SegmentReader(schema, parse(SegmentOptions, self.options))

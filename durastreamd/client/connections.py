@@ -26,7 +26,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-class Transport:
+class Connections:
     """One connection for each origin. Not for use by two threads at once."""
 
     def __init__(self, settings: ClientSettings) -> None:
