@@ -24,7 +24,7 @@ from durastreamd.service.app import App
 from durastreamd.streams.registry import Streams
 from tests.extension.tools import BUCKET, bootstrapped, files, make, publish, token
 from tests.service.harness import JSON, PREFIX, Site, now_ms, request_bytes
-from tests.support.held_writer import Bench, FaultDisk, HeldWriter
+from tests.support.held_writer import Bench, FullDisk, HeldWriter
 from tests.support.sim_disk import SimDisk, crash_images
 from tests.support.world import TINY
 
@@ -106,7 +106,7 @@ class Reborn(Bench):
     """Streams on a disk that another process left behind; without one, on a new disk."""
 
     def __init__(self, disk: SimDisk | None = None) -> None:
-        found: Any = disk or FaultDisk()
+        found: Any = disk or FullDisk()
         self.disk = found
         self.options = TINY
         self.engine, report = open_engine(

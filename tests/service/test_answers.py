@@ -1,10 +1,13 @@
 """Every outcome is an answer: a success of some operation, or a problem of the table."""
 
+import inspect
+from types import ModuleType
 from typing import get_args
 
 from durastreamd.protocol import outcomes as oc
 from durastreamd.protocol.offsets import Position
 from durastreamd.protocol.outcomes import Outcome
+from durastreamd.service import buckets, snapshots
 from durastreamd.service.answers import answer_append, answer_create, answer_delete, refusal_of
 
 SUCCESSES = {
@@ -19,12 +22,13 @@ SUCCESSES = {
     oc.BucketCreated,
     oc.BucketDeleted,
 }
-SURFACE_TO_COME = {
-    oc.SnapshotTooOld,
-    oc.SnapshotPastTail,
-    oc.BucketExists,
-    oc.BucketNotEmpty,
-}
+# Only one request of the extension can meet each of these, and it answers by itself.
+BY_ITSELF: list[tuple[Outcome, ModuleType]] = [
+    (oc.SnapshotTooOld(Position(7)), snapshots),
+    (oc.SnapshotPastTail(Position(7)), snapshots),
+    (oc.BucketExists(), buckets),
+    (oc.BucketNotEmpty(1), buckets),
+]
 EXAMPLES: list[Outcome] = [
     oc.ConfigConflict("it differs"),
     oc.StreamClosed(Position(7)),
@@ -44,7 +48,16 @@ EXAMPLES: list[Outcome] = [
 
 def test_every_outcome_is_a_success_or_a_problem() -> None:
     refused = {type(example) for example in EXAMPLES}
-    assert refused | SUCCESSES | SURFACE_TO_COME == set(get_args(Outcome))
+    assert refused | SUCCESSES | {type(outcome) for outcome, _ in BY_ITSELF} == set(
+        get_args(Outcome)
+    )
+
+
+def test_what_is_answered_elsewhere_is_answered_there() -> None:
+    for outcome, module in BY_ITSELF:
+        assert refusal_of(outcome) is None
+        tested = f"isinstance(outcome, oc.{type(outcome).__name__})"
+        assert tested in inspect.getsource(module), "tests/extension shows the answer"
 
 
 def test_every_refusal_has_a_problem_that_says_what_was_wrong() -> None:

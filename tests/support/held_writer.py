@@ -1,6 +1,6 @@
 """Streams on a simulated disk whose commits a test can hold back, release, and let fail.
 
-``HeldWriter`` stands in for the writer's thread. ``FaultDisk`` fails on request, as a full disk
+``HeldWriter`` stands in for the writer's thread. ``FullDisk`` fails on request, as a full disk
 does: it takes a part first. ``Bench`` ties both to ``Streams``; its clock is trio's, so the mock
 clock moves lifetimes, too.
 """
@@ -73,7 +73,7 @@ class HeldWriter(InlineWriter):
         raise self._failure
 
 
-class FaultDisk(SimDisk):
+class FullDisk(SimDisk):
     """A disk that is full, out of names or broken for as long as the test says."""
 
     def __init__(self) -> None:
@@ -136,12 +136,12 @@ def content(engine: Engine, key: str) -> bytes:
 
 
 class Bench:
-    """One engine on a FaultDisk, live, with a held writer."""
+    """One engine on a FullDisk, live, with a held writer."""
 
     def __init__(
         self, options: EngineOptions | None = None, limits: StreamLimits | None = None
     ) -> None:
-        self.disk = FaultDisk()
+        self.disk = FullDisk()
         self.options = options or EngineOptions()
         self.engine, _ = open_engine(
             self.disk, self.options, lambda: b"\x07" * 16, NOW, create=True

@@ -25,7 +25,7 @@ from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.ticket import DeleteCommand, Ticket
-from tests.support.held_writer import NOW, TEXT, Bench, FaultDisk, append, content
+from tests.support.held_writer import NOW, TEXT, Bench, FullDisk, append, content
 from tests.support.patience import PATIENCE_S
 from tests.support.sim_disk import SimDisk, crash_images
 from tests.support.world import World, dump, start
@@ -40,9 +40,9 @@ def power_cuts(disk: SimDisk) -> list[SimDisk]:
     return list(crash_images(disk, random.Random(1), cap=25))
 
 
-def faulty(disk: SimDisk) -> FaultDisk:
+def faulty(disk: SimDisk) -> FullDisk:
     """Return the disk after kill -9, able to fail."""
-    twin = FaultDisk()
+    twin = FullDisk()
     twin.root = disk.survivor().root
     return twin
 
