@@ -36,7 +36,7 @@ def test_the_proposed_codes_are_taken_over_verbatim(code: str) -> None:
 
 def test_every_row_is_found_by_its_slug_and_explains_itself() -> None:
     rows = problems.problems()
-    assert len({row.slug for row in rows}) == len(rows) == 40
+    assert len({row.slug for row in rows}) == len(rows) >= 40
     for row in rows:
         assert problems.by_slug(row.slug) is row
         assert 400 <= row.status <= 599
