@@ -12,8 +12,11 @@ to the large pool with all it holds.
 Shares. In each pool a client may hold as much as is left free for everybody else: one client gets
 half, two that grow side by side a third each, and there is always something left for the next. A
 client is an address, and the whole /64 of an IPv6 address, since that is what one host is given; a
-unix socket is one client, as a proxy is. The only claim in a pool always fits, or a limit below the
-size of one request would refuse it for ever.
+unix socket is one client, as a proxy is.
+
+The guest. A budget below twice the size of one request would refuse it for ever. So a claim that
+does not fit although nothing else is in the large pool becomes its guest: it may grow as its
+request does, and what it holds is not counted against the others. There is one guest at a time.
 
 Waiting. Who does not fit waits, for ``wait_s_max`` at most, and then raises ``OverloadedError``.
 Among the claims of one client the oldest is served first. Uploads that are half done hold bytes
@@ -91,25 +94,20 @@ class _Client:
 class _Pool:
     """A part of the budget, shared among clients."""
 
-    __slots__ = ("_granting", "_queue", "size", "used", "waiting_holders", "waiting_used")
+    __slots__ = ("_granting", "_queue", "guest", "size", "used", "waiting_holders", "waiting_used")
 
     def __init__(self) -> None:
         self.size = 0
         self.used = 0
+        self.guest: Claim | None = None
         self.waiting_used = 0
         self.waiting_holders = 0
         self._queue: dict[_Share, None] = {}  # shares with claims that wait
         self._granting = False
 
-    def fits(self, share: _Share, held: int, size: int) -> bool:
-        """Tell whether a claim that holds ``held`` here may take ``size`` more."""
-        free = self.size - self.used
-        return share.used + size <= free or self.used == held or not size
-
-    def add(self, share: _Share, size: int) -> None:
-        """Count bytes that are held from now on."""
-        self.used += size
-        share.used += size
+    def fits(self, share: _Share, size: int) -> bool:
+        """Tell whether a client may hold ``size`` more."""
+        return share.used + size <= self.size - self.used or not size
 
     def remove(self, share: _Share, size: int) -> None:
         """Count bytes that are held no longer."""
@@ -210,8 +208,8 @@ class Claim:
         pool, share = self._pool, self._share
         if pool is budget.small and held + size > budget.small_bytes:
             return self._grow(size)
-        if not pool.fits(share, held, size):
-            return False
+        if not pool.fits(share, size) or pool.guest is self:
+            return pool is budget.large and self._be_guest(size)
         pool.used += size
         share.used += size
         self.held = held + size
@@ -220,12 +218,28 @@ class Claim:
     def _grow(self, size: int) -> bool:
         """Move to the large pool with all that is held, if there is room for it."""
         pool, share = self._budget.large, self._client.large
-        if not pool.fits(share, 0, self.held + size):
+        whole = self.held + size
+        if pool.fits(share, whole):
+            pool.used += whole
+            share.used += whole
+        elif pool.guest is None and not pool.used:
+            pool.guest = self
+        else:
             return False
         before, old = self._pool, self._share
-        pool.add(share, self.held + size)
         self._pool, self._share = pool, share
         before.remove(old, self.held)
+        self.held = whole
+        return True
+
+    def _be_guest(self, size: int) -> bool:
+        """Take bytes that are not counted against others; the guest, or who may become it."""
+        pool = self._pool
+        if pool.guest is None and pool.used == self.held:
+            pool.guest = self
+            pool.remove(self._share, self.held)
+        if pool.guest is not self:
+            return False
         self.held += size
         return True
 
@@ -295,7 +309,11 @@ class Claim:
         self.held -= size
         if not self.held:
             self._pool, self._share = self._budget.small, self._client.small
-        pool.remove(share, size)
+        if pool.guest is not self:
+            pool.remove(share, size)
+        elif not self.held:
+            pool.guest = None
+            pool.grant()
 
     def close(self) -> None:
         """Give everything back; whoever waits is refused. Harmless when it is closed."""
@@ -323,13 +341,14 @@ class Budget:
     @property
     def used(self) -> int:
         """How many bytes are held now."""
-        return self.small.used + self.large.used
+        guest = self.large.guest
+        return self.small.used + self.large.used + (guest.held if guest is not None else 0)
 
     def adjust(self, limits: BudgetLimits) -> None:
         """Go on by other limits; what is held stays counted."""
         self.small.size = limits.bytes_max // _RESERVE_PART
         self.large.size = limits.bytes_max - self.small.size
-        self.small_bytes = min(limits.small_bytes, self.small.size)
+        self.small_bytes = min(limits.small_bytes, self.small.size // 2)
         self.wait_s_max = limits.wait_s_max
         self.small.grant()
         self.large.grant()

@@ -117,16 +117,34 @@ def test_small_claims_of_one_client_leave_room_for_another() -> None:
         assert other.take(SMALL)
 
 
-@pytest.mark.parametrize("size", [1, SMALL, SMALL + 1, 10_000])
+@pytest.mark.parametrize("size", [2, SMALL, SMALL + 1, 10_000])
 def test_the_only_claim_always_fits(size: int) -> None:
     budget = Budget(LIMITS._replace(bytes_max=1))
     with budget.claim("a") as claim:
         assert claim.take(size)
         assert claim.take(size)
+        assert budget.used == 2 * size
         with budget.claim("b") as other:
             assert not other.take(size)
     with budget.claim("b") as other:
         assert other.take(size)
+
+
+def test_a_guest_does_not_count_against_others() -> None:
+    """Or one request that is larger than the budget would keep everybody out."""
+    budget = Budget(LIMITS)
+    with budget.claim("a") as guest:
+        while guest.held < 2 * LARGE:
+            assert guest.take(500)
+        with grown(budget, "b") as others, budget.claim("c") as another:
+            assert abs(others.held - LARGE // 2) <= SMALL
+            assert another.take(LARGE // 4)
+            assert budget.used == guest.held + others.held + another.held
+            assert guest.take(1)
+        guest.give(guest.held)
+        with budget.claim("b") as next_one:
+            assert next_one.take(2 * LARGE)
+    assert budget.used == 0
 
 
 def test_nothing_always_fits() -> None:
@@ -336,10 +354,13 @@ class Machine(RuleBasedStateMachine):
     def books_are_right(self) -> None:
         assert self.budget.used == sum(claim.held for claim in self.open)
         for pool in (self.budget.small, self.budget.large):
-            assert pool.used == sum(claim.held for claim in self.open if claim._pool is pool)
+            there = [claim for claim in self.open if claim._pool is pool]
+            assert pool.used == sum(claim.held for claim in there if claim is not pool.guest)
+            assert pool.guest is None or pool.guest in there
         for claim in self.open:
             mine = [each for each in self.open if each._share is claim._share]
-            assert claim._share.used == sum(each.held for each in mine)
+            held = sum(each.held for each in mine if each is not self.budget.large.guest)
+            assert claim._share.used == held
         assert {claim._client.name for claim in self.open} == set(self.budget._clients)
 
 

@@ -8,33 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import Daemon
+from tests.support.resident import Resident
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 MIB = 1024 * 1024
 BODY_BYTES = 64 * MIB
 BODY_TIMES_MAX = 4  # what a JSON body may cost, itself included
-
-
-class Resident:
-    """The resident size of a process, and its peak since it was last asked to begin anew."""
-
-    def __init__(self, pid: int) -> None:
-        self._folder = Path(f"/proc/{pid}")
-
-    def _field(self, name: str) -> int:
-        for line in (self._folder / "status").read_text(encoding="ascii").splitlines():
-            if line.startswith(name):
-                return int(line.split()[1]) * 1024
-        raise AssertionError(name)
-
-    def begin(self) -> int:
-        """Forget the peak; return the size."""
-        (self._folder / "clear_refs").write_text("5", encoding="ascii")
-        return self._field("VmRSS")
-
-    def peak(self) -> int:
-        return self._field("VmHWM")
 
 
 def connect(daemon: Daemon) -> socket.socket:
