@@ -1,0 +1,20 @@
+"""Any requests, in any pieces, give the answers and the stored bytes of a plain model."""
+
+from hypothesis import example, given, settings, strategies as st
+
+from tests.service import pipelines
+from tests.service.pipelines import Asked, chunked, judge, post, refused
+
+TWO = [post("a", b"first"), post("b", b"second"), post("a", b"third")]
+
+
+@given(asked=pipelines.sequences, cuts=pipelines.pieces, late=st.booleans())
+@example(asked=TWO, cuts=[], late=False)
+@example(asked=TWO, cuts=[], late=True)
+@example(asked=[refused("a", pipelines.BODIES[2], "another type"), *TWO], cuts=[150], late=False)
+@example(asked=[chunked("a", b"hello", 2), *TWO], cuts=[100], late=True)
+@settings(max_examples=400, deadline=None)
+def test_what_is_answered_and_stored_is_what_was_asked(
+    asked: list[Asked], cuts: list[int], *, late: bool
+) -> None:
+    judge(asked, cuts, late=late)
