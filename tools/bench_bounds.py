@@ -294,7 +294,7 @@ def readers_of(server: Running, count: int) -> list[socket.socket]:
 def ask_all(sockets: list[socket.socket], requests: list[str], status: str) -> None:
     """Send a request on each connection and see the answers begin."""
     for sock, request in zip(sockets, requests, strict=True):
-        sock.sendall(f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        sock.sendall(f"{request} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     for sock in sockets:
         assert sock.recv(65536).startswith(f"HTTP/1.1 {status}".encode())
 
@@ -338,8 +338,9 @@ def report_delivery(options: Options) -> None:
         times = []
         for number in range(5):
             begun = time.perf_counter()
-            head = "Host: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 6\r\n\r\n"
-            writer.sendall(f"POST /v1/stream/s HTTP/1.1\r\n{head}<{number:04d}>".encode())
+            head = "Content-Type: application/octet-stream\r\nContent-Length: 6\r\n\r\n"
+            line = "POST /v1/stream/s HTTP/1.1\r\nHost: localhost\r\n"
+            writer.sendall(f"{line}{head}<{number:04d}>".encode())
             assert writer.recv(65536).startswith(b"HTTP/1.1 204")
             for sock in sockets:
                 read_until(sock, f'"streamNextOffset":"{6 * (number + 1):016d}"'.encode())
@@ -360,7 +361,9 @@ def report_bootstrap(options: Options) -> None:
         subprocess.run(append, check=True)
         (sock,) = readers_of(server, 1)
         begun = time.perf_counter()
-        sock.sendall(b"GET /v1/stream/s/bootstrap HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        sock.sendall(
+            b"GET /v1/stream/s/bootstrap HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
         received = 0
         while size := len(sock.recv(MIB)):
             received += size

@@ -108,16 +108,19 @@ def take(
 
 def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> tuple[list[str], int]:
     """Open what was copied, in memory; return what it lacks and how many streams it has."""
-    engine, _ = open_engine(OverlayDisk(disk), options, lambda: b"", now_ms())
+    overlay = OverlayDisk(disk)
     try:
+        engine, _ = open_engine(overlay, options, lambda: b"", now_ms())
         hurt = [
             stream.damage
             for stream in engine.namespace.by_id.values()
             if stream.damage and stream.id not in moment.damaged
         ]
-        return hurt + lacking(engine), len(engine.namespace.by_id)
-    finally:
+        found = hurt + lacking(engine), len(engine.namespace.by_id)
         engine.release()
+        return found
+    finally:
+        overlay.release_base()
 
 
 def _prepare_target(target: Path, root: Path) -> Manifest | None:

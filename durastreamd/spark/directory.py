@@ -67,8 +67,9 @@ def with_directory(root: str, work: Callable[[Opened], T]) -> T:
     """Return what ``work`` makes of the data directory; look again if files went meanwhile."""
     disk = disk_at(root)
     for left in reversed(range(_TRIES)):
+        overlay = OverlayDisk(disk)
         try:
-            found = _open(root, disk)
+            found = _open(root, disk, overlay)
             try:
                 return work(found)
             finally:
@@ -79,10 +80,12 @@ def with_directory(root: str, work: Callable[[Opened], T]) -> T:
                 raise
             logger.info("%s: looking again: %s", root, exc)
             time.sleep(_PAUSE_S)
+        finally:
+            overlay.release_base()
     raise AssertionError
 
 
-def _open(root: str, disk: RealDisk) -> Opened:
+def _open(root: str, disk: RealDisk, overlay: OverlayDisk) -> Opened:
     identity = datadir.read_identity(disk)
     # Read before the engine opens: what the files hold now they hold then, too.
     loaded = catalog.load(disk, identity.uuid)
@@ -92,7 +95,6 @@ def _open(root: str, disk: RealDisk) -> Opened:
         if row[0] == cp.STREAM
     }
     now_ms = time.time_ns() // 1_000_000
-    overlay = OverlayDisk(disk)
     engine, report = open_engine(overlay, EngineOptions(), lambda: os.urandom(16), now_ms)
     return Opened(root, disk, engine, placements, loaded.commit.journal_first, now_ms, report)
 

@@ -47,7 +47,8 @@ def dsadmin(*arguments: object) -> tuple[int, str, str]:
 @contextmanager
 def looked_into(root: Path) -> Iterator[Engine]:
     """Open a directory without changing it; nothing torn, nothing damaged, everything verifies."""
-    engine, report = open_engine(OverlayDisk(RealDisk(str(root))), TINY, lambda: b"", NOW)
+    overlay = OverlayDisk(RealDisk(str(root)))
+    engine, report = open_engine(overlay, TINY, lambda: b"", NOW)
     assert report.torn_bytes == 0
     assert not report.damaged
     for stream in engine.namespace.by_id.values():
@@ -56,6 +57,7 @@ def looked_into(root: Path) -> Iterator[Engine]:
         yield engine
     finally:
         engine.release()
+        overlay.release_base()
 
 
 def dump_of(root: Path) -> Dump:

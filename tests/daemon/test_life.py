@@ -23,6 +23,9 @@ from tests.support.patience import PATIENCE_S, wait_until
 pytestmark = [pytest.mark.system]
 
 TEXT = {"Content-Type": "text/plain"}
+UNFINISHED = (
+    "POST /v1/stream/s HTTP/1.1\nHost: localhost\nContent-Type: text/plain\nContent-Length: 9\n\n"
+)
 # A body that does not come is not given up: only the end of the server can end such a request.
 PATIENT = {"http.body_grace_s": 2 * PATIENCE_S, "http.body_idle_s_max": 2 * PATIENCE_S}
 
@@ -165,7 +168,7 @@ def test_a_drain_finishes_what_is_under_way_and_answers_who_waits(tmp_path: Path
     with Daemon(tmp_path, settings={"reads.long_poll_s": 60}) as daemon:
         made = ask(daemon, "PUT", "/v1/stream/s", TEXT, b"first")
         tail = made.fields.get("Stream-Next-Offset")
-        host = "Host: x\n"
+        host = "Host: localhost\n"
         polling = begin(daemon, f"GET /v1/stream/s?offset={tail}&live=long-poll HTTP/1.1\n{host}\n")
         following = begin(daemon, f"GET /v1/stream/s?offset={tail}&live=sse HTTP/1.1\n{host}\n")
         assert b"200 OK" in following.recv(65536)
@@ -197,10 +200,7 @@ def stuck(tmp_path: Path) -> Iterator[Daemon]:
     """A server with a request that does not end by itself."""
     with Daemon(tmp_path, settings={"server.drain_s": 0.3, **PATIENT}) as daemon:
         assert ask(daemon, "PUT", "/v1/stream/s", TEXT, b"kept").status == 201
-        head = (
-            "POST /v1/stream/s HTTP/1.1\nHost: x\nContent-Type: text/plain\nContent-Length: 9\n\n"
-        )
-        sock = begin(daemon, head)
+        sock = begin(daemon, UNFINISHED)
         under_way(daemon, exchanges=1, connections=1)
         yield daemon
         sock.close()
@@ -215,10 +215,7 @@ def test_a_drain_has_an_end(stuck: Daemon) -> None:
 def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     with Daemon(tmp_path, settings={"server.drain_s": 2 * PATIENCE_S, **PATIENT}) as daemon:
         assert ask(daemon, "PUT", "/v1/stream/s", TEXT, b"kept").status == 201
-        head = (
-            "POST /v1/stream/s HTTP/1.1\nHost: x\nContent-Type: text/plain\nContent-Length: 9\n\n"
-        )
-        sock = begin(daemon, head)
+        sock = begin(daemon, UNFINISHED)
         under_way(daemon, exchanges=1, connections=1)
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("stopping on SIGTERM")

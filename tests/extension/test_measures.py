@@ -105,7 +105,9 @@ def discard(url: str, path: str) -> int:
     assert address.port
     received = 0
     with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as sock:
-        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        sock.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        )
         first = sock.recv(65536)
         assert first.startswith(b"HTTP/1.1 200 "), first[:200]
         received = len(first)

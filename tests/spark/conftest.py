@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from durastreamd.client import client
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
 
@@ -34,9 +35,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="session")
 def http() -> Iterator[httpx.Client]:
-    """An ordinary client, to furnish streams and to look at them."""
-    with httpx.Client(timeout=PATIENCE_S) as client:
-        yield client
+    """An ordinary client, to furnish streams and to look at them; it keeps no connection."""
+    with httpx.Client(timeout=PATIENCE_S, limits=httpx.Limits(max_keepalive_connections=0)) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +53,32 @@ def _end_readers() -> Iterator[None]:
     yield
     if "tests.spark.driving" in sys.modules:
         sys.modules["tests.spark.driving"].end_readers()
+    if "tests.spark.directories" in sys.modules:
+        sys.modules["tests.spark.directories"].release_directories()
+    client._hang_up_all()  # a worker of Spark keeps its connections from one task to the next
+
+
+@pytest.fixture(scope="session")
+def delta(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The library of Delta tables, whose threads stay once it has been used."""
+    import deltalake
+    import pyarrow as pa
+
+    place = tmp_path_factory.mktemp("delta")
+    deltalake.write_deltalake(str(place), pa.table({"a": [1]}))
+
+
+@pytest.fixture(scope="session")
+def plots(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The library of plots, which keeps the files of its fonts open once it has drawn."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title("ordinary", fontweight="normal")
+    figure.suptitle("and bold", fontweight="bold")
+    for kind in ("svg", "png"):
+        figure.savefig(tmp_path_factory.mktemp("plots") / f"plot.{kind}")
 
 
 @pytest.fixture

@@ -32,6 +32,16 @@ class Row(NamedTuple):
     time_ms: int
 
 
+OPENED: list["Directory"] = []  # released after the test at the latest
+
+
+def release_directories() -> None:
+    """Release every directory that is still open."""
+    for each in OPENED:
+        each.release()
+    OPENED.clear()
+
+
 class Directory:
     """A data directory with an engine at work on it."""
 
@@ -46,12 +56,20 @@ class Directory:
         )
         self.expected: dict[str, list[Row]] = {}
         self.ends: dict[tuple[str, int], int] = {}  # position behind each message
+        self._held = True
+        OPENED.append(self)
+
+    def release(self) -> None:
+        """Give the directory back."""
+        if self._held:
+            self.engine.release()
+            self._held = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.engine.release()
+        self.release()
 
     def commit(self, drafted: tuple[Record, bytes | memoryview] | None) -> None:
         assert drafted is not None

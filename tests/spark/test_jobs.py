@@ -25,7 +25,7 @@ from tests.spark.directories import Directory
 from tests.spark.test_segments import ITEMS, flip
 from tests.support.daemon import Daemon
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("delta", "plots")]
 JSON = {"Content-Type": "application/json"}
 
 

@@ -191,6 +191,7 @@ def test_a_task_writes_a_file_for_each_stream_and_day(
     assert set(table["stream"].to_pylist()) == {"a/b", "c"}
 
 
+@pytest.mark.usefixtures("delta")
 def test_a_batch_is_in_a_delta_table_once(tmp_path: Path) -> None:
     for number, times in ((0, 2), (1, 1)):
         task = files.TaskFiles(str(tmp_path), SCHEMA, files.mark_of("q", number, 0))
@@ -303,6 +304,7 @@ def test_the_table_is_aligned_and_summed_by_bucket() -> None:
     assert [b.bucket for b in stats.buckets_of(table, "mine")] == ["mine"]
 
 
+@pytest.mark.usefixtures("plots")
 @pytest.mark.parametrize(("streams", "kind"), [(1, "svg"), (12, "svg"), (3, "png")])
 def test_the_plot_names_what_it_shows(tmp_path: Path, streams: int, kind: str) -> None:
     table = table_of(streams)

@@ -87,7 +87,7 @@ def test_every_committed_row_is_read_once_and_in_order(
                 made.snapshot(key, made.ends[key, rows[min(count, len(rows) - 1)].offset])
         assert rows_of(made.root, maxBytesPerPartition=piece_bytes) == made.rows()
     finally:
-        made.engine.release()
+        made.release()
         shutil.rmtree(home)
 
 
@@ -122,7 +122,7 @@ def test_records_of_the_journal_are_part_of_it(directory: Directory) -> None:
 def test_a_torn_end_of_the_journal_is_not(directory: Directory) -> None:
     filled(directory)
     newest = max(directory.root.glob("journal/*.jnl"))
-    directory.engine.release()
+    directory.release()
     newest.write_bytes(newest.read_bytes()[:-1])
     assert rows_of(directory.root)["orders"] == directory.rows()["orders"][:-2]
 
@@ -347,7 +347,7 @@ def test_a_wrong_directory_is_named(tmp_path: Path) -> None:
         columns(tmp_path / "nowhere")
     with pytest.raises(DataDirectoryError, match="no durastreamd data directory here"):
         columns(tmp_path)
-    Directory(tmp_path / "data").engine.release()
+    Directory(tmp_path / "data").release()
     assert columns(tmp_path / "data") == (
         "value STRING, stream STRING, offset LONG, timestamp TIMESTAMP"
     )

@@ -27,7 +27,8 @@ def test_recovery_above_an_overlay_finds_the_same_and_changes_nothing(tmp_path: 
     before = tree(root)
     lone = RealDisk(str(root))
     held = lone.lock("DURASTREAMD")  # as a running server has it
-    above, _ = open_engine(OverlayDisk(lone), EngineOptions(), lambda: b"", NOW)
+    overlay = OverlayDisk(lone)
+    above, _ = open_engine(overlay, EngineOptions(), lambda: b"", NOW)
     lone.release(held)
     assert tree(root) == before
     real, _ = open_engine(RealDisk(str(root)), EngineOptions(), lambda: b"", NOW)
@@ -37,6 +38,7 @@ def test_recovery_above_an_overlay_finds_the_same_and_changes_nothing(tmp_path: 
         view, other = real.view(stream), above.view(twin)
         assert other.read(stream.floor, stream.tail) == view.read(stream.floor, stream.tail)
     above.release()
+    overlay.release_base()
     real.release()
 
 
@@ -111,6 +113,7 @@ def test_a_part_of_a_patched_file_is_read_from_both(tmp_path: Path) -> None:
     disk.release(handle)
     with pytest.raises(KeyError):
         disk.size(handle)
+    disk.release_base()
 
 
 def test_no_more_files_are_open_than_the_bound_however_many_are_written(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def crowd(port: int, target: str, count: int, buffer_bytes: int) -> Iterator[lis
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
             sock.settimeout(PATIENCE_S)
             sock.connect(("127.0.0.1", port))
-            sock.sendall(f"GET {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            sock.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             made.append(sock)
         yield made
     finally:

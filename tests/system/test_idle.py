@@ -6,6 +6,7 @@ mock clock, and its memory is looked at in a real process.
 
 import re
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -67,20 +68,23 @@ def memory_kib(pid: int) -> int:
 @pytest.mark.system
 @pytest.mark.slow
 def test_an_idle_server_needs_little_memory(tmp_path: Path) -> None:
-    with Daemon(tmp_path, settings={"streams.idle_s": 1}) as daemon:
+    with Daemon(tmp_path, settings={"streams.idle_s": 1}) as daemon, ExitStack() as opened:
         place = ("127.0.0.1", daemon.port)
-        readers = [socket.create_connection(place, timeout=PATIENCE_S) for _ in range(READERS)]
+        readers = [
+            opened.enter_context(socket.create_connection(place, timeout=PATIENCE_S))
+            for _ in range(READERS)
+        ]
         for first in range(0, STREAMS, READERS):
             for number, sock in enumerate(readers, first):
-                sock.sendall(f"PUT /v1/stream/s{number} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                sock.sendall(
+                    f"PUT /v1/stream/s{number} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                )
             for sock in readers:
                 assert sock.recv(65536).startswith(b"HTTP/1.1 201 Created")
         for number, sock in enumerate(readers):
             path = f"/v1/stream/s{number}?offset=now&live=sse"
-            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         for sock in readers:
             assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
         memory = memory_kib(daemon.pid)
-        for sock in readers:
-            sock.close()
     assert memory < MEMORY_KIB_MAX, f"{memory // 1024} MiB"
