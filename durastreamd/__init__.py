@@ -4,4 +4,4 @@ Read from the bottom: errors, protocol, model and storage, engine, streams. ARCH
 the map.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # the one place: packages, programs and the metrics take it from here

@@ -23,9 +23,3 @@ def test_codes_that_are_named_exist_with_the_status_that_is_named(page: Path) ->
         problems.by_code(code)
     for status, code in re.findall(r"\b([45]\d\d) `([A-Z_]+)`", text):
         assert problems.by_code(code).status == int(status), code
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^):#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from durastreamd.config import SETTINGS
 from tests.service.harness import Site, serving
 
 TOP = Path(__file__).parent.parent.parent
@@ -34,15 +33,6 @@ def test_every_header_of_the_program_is_in_the_page() -> None:
     spelled = {name.lower(): name for name in HEADER.findall(CODE)}
     here = BOTH.lower()
     assert {name for low, name in spelled.items() if low not in here} <= ORDINARY
-
-
-def test_every_setting_of_the_page_exists() -> None:
-    sections = {name.partition(".")[0] for name in SETTINGS}
-    named = [
-        name for name in re.findall(r"`([a-z]+\.[a-z_]+)`", BOTH) if name.split(".")[0] in sections
-    ]
-    assert named
-    assert set(named) <= set(SETTINGS)
 
 
 async def allowed(site: Site, path: str) -> str:

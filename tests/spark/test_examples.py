@@ -1,4 +1,4 @@
-"""The examples under tools/ do what they say, against a running server and its own log files."""
+"""The examples of Spark do what they say, against a running server and its own log files."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from tests.support.daemon import ROOT, Daemon
 from tests.support.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-EXAMPLES = ROOT / "tools" / "examples"
+EXAMPLES = ROOT / "examples"
 JSON = {"Content-Type": "application/json"}
 
 

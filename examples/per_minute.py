@@ -1,6 +1,6 @@
 """From one stream to another, exactly once: how many messages came in each minute.
 
-    python tools/examples/per_minute.py /srv/streams http://127.0.0.1:4437 orders counts
+    python examples/per_minute.py /srv/streams http://127.0.0.1:4437 orders counts
 
 Reads the log files of a data directory (no server is asked, none is disturbed), counts, and
 appends one JSON message for each minute to a stream of a server. Run again with the same

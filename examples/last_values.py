@@ -1,6 +1,6 @@
 """A table that is always up to date: the last value of each key of a stream, kept in memory.
 
-    python tools/examples/last_values.py http://127.0.0.1:4437/v1/stream/orders id
+    python examples/last_values.py http://127.0.0.1:4437/v1/stream/orders id
 
 Reads what is there, prints the newest message of every key, and ends; ``--follow`` goes on with
 what comes. The query is an ordinary Structured Streaming query: give it a checkpoint and it goes
