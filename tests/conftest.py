@@ -3,6 +3,7 @@
 Profiles are quick for a developer (dev), repeatable in CI (ci) and long on request (soak).
 """
 
+import logging
 import os
 from collections.abc import Generator, Iterator
 
@@ -53,3 +54,12 @@ def _nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.node.stash.get(_FAILED, False):
         left = left_since(before, request.fixturenames)
         assert not left, "left behind: " + "; ".join(left)
+
+
+@pytest.fixture(autouse=True)
+def _the_log_as_it_was() -> Iterator[None]:
+    """Tests that recover thousands of times silence the log; the next one may want to hear it."""
+    logger = logging.getLogger("durastreamd")
+    before = logger.level
+    yield
+    logger.setLevel(before)

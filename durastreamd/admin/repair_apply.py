@@ -63,7 +63,11 @@ class Repair:
         self._handles: list[int] = []
 
     def __enter__(self) -> Self:
-        self._take_lock()
+        try:
+            self._take_lock()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,6 +77,7 @@ class Repair:
     def _take_lock(self) -> None:
         """Lock what a server, or another repair, would lock."""
         disk = self._disk
+        self._handles.append(disk.lock_directory())
         if disk.exists(fmt.IDENTITY_FILE):
             self._handles.append(disk.lock(fmt.IDENTITY_FILE))
             return

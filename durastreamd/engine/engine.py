@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 class Engine:
     """One data directory, opened. Made by ``opening.open_engine``."""
 
-    def __init__(self, disk: Disk, options: EngineOptions, uuid: bytes) -> None:
+    def __init__(self, disk: Disk, options: EngineOptions, uuid: bytes, locks: list[int]) -> None:
         self.disk = disk
         self.options = options
         self.uuid = uuid
@@ -55,7 +55,7 @@ class Engine:
         self.proofs = Proofs(disk, self.handles, options.proof_bytes_max)
         self.journal: JournalWriter
         self.catalog: CatalogWriter
-        self.lock = -1
+        self._locks = locks
         self.applied_lsn = 0
         self.applied_id = 0
         self.placements: dict[int, log.Placement] = {}
@@ -262,7 +262,8 @@ class Engine:
         """Give every handle back; nothing is written."""
         self.handles.release()
         self.journal.release()
-        self.disk.release(self.lock)
+        for handle in self._locks:
+            self.disk.release(handle)
 
 
 def read_detail(disk: Disk, stream: int, place: log.Placement) -> tuple[Detail, int]:

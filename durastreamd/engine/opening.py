@@ -75,20 +75,26 @@ def open_engine(
     create: bool = False,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> tuple[Engine, Report]:
-    """Open a data directory, making it first if asked and if it was never in use."""
-    if create and datadir.is_new(disk):
-        _make(disk, make_uuid())
-    identity = datadir.read_identity(disk)
-    engine = Engine(disk, options, identity.uuid)
-    engine.lock = disk.lock(fmt.IDENTITY_FILE)
+    """Open a data directory, making it first if asked and if it was never in use.
+
+    The lock comes first: whoever has it makes the directory, and nobody else looks into it.
+    """
+    held = [disk.lock_directory()]
     # Replay makes many small objects that all stay; the collector would only walk them again.
     collecting = gc.isenabled()
     gc.disable()
     try:
+        if create and datadir.is_new(disk):
+            _make(disk, make_uuid())
+        identity = datadir.read_identity(disk)
+        # Older versions know of this lock alone.
+        held.append(disk.lock(fmt.IDENTITY_FILE))
+        engine = Engine(disk, options, identity.uuid, held)
         report = _Opening(engine, progress).run()
         _renew_lifetimes(engine, now_ms)
     except BaseException:
-        disk.release(engine.lock)
+        for handle in held:
+            disk.release(handle)
         raise
     finally:
         if collecting:

@@ -16,6 +16,7 @@ from typing import Protocol
 from durastreamd.errors import (
     ColdReadError,
     CorruptDataError,
+    DataDirectoryError,
     DirectoryLockedError,
     SyncFailedError,
     WriteFailedError,
@@ -25,6 +26,8 @@ DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 # The process or the machine is out of something; it will pass.
 EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+# A lock is asked for so often, others' turns between: enough for somebody who only looks at it.
+LOCK_TRIES = 1000
 # Errors that speak of this process, the machine or the file system, and of no file.
 NO_FAULTS = EXHAUSTED | {errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
@@ -87,6 +90,9 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> int:
         """Lock a file for this process and return its handle, or raise DirectoryLockedError."""
+
+    def lock_directory(self) -> int:
+        """Lock the data directory itself: as ``lock``, before there is any file in it."""
 
 
 @contextlib.contextmanager
@@ -321,13 +327,44 @@ class RealDisk:
     def lock(self, path: str) -> int:
         """See Disk."""
         handle = os.open(self._path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
-            os.close(handle)
-            reason = f"{self._root} is in use by another durastreamd or dsadmin"
-            raise DirectoryLockedError(reason) from exc
+        self._take(handle)
+        there = os.stat(self._path(path), follow_symlinks=False)
+        if not os.path.samestat(os.fstat(handle), there):
+            os.close(handle)  # another file got the name meanwhile: somebody is at work
+            raise self._in_use()
         return handle
+
+    def lock_directory(self) -> int:
+        """See Disk. Some network file systems lock no directories; a file's lock must do there."""
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            handle = os.open(self._root, flags)
+        except (FileNotFoundError, NotADirectoryError) as exc:
+            reason = f"{self._root} is not a directory (is the volume mounted?)"
+            raise DataDirectoryError(reason) from exc
+        self._take(handle, unsupported=(errno.EBADF, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOLCK))
+        return handle
+
+    def _take(self, handle: int, unsupported: tuple[int, ...] = ()) -> None:
+        """Lock an open file; ``locked`` holds a lock for an instant, so ask more than once."""
+        for _ in range(LOCK_TRIES):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.sched_yield()
+            except OSError as exc:
+                if exc.errno in unsupported:
+                    return
+                os.close(handle)
+                reason = f"{self._root} cannot be locked: {exc.strerror}"
+                raise DataDirectoryError(reason) from exc
+            else:
+                return
+        os.close(handle)
+        raise self._in_use()
+
+    def _in_use(self) -> DirectoryLockedError:
+        return DirectoryLockedError(f"{self._root} is in use by another durastreamd or dsadmin")
 
     def is_directory(self, path: str) -> bool:
         """Tell whether a name is a directory's."""

@@ -186,6 +186,12 @@ class OverlayDisk:
         """See HandleTable."""
         return self._handles.give_back()
 
+    def lock_directory(self) -> int:
+        """See ``lock``."""
+        number = next(self._numbers)
+        self._open[number] = _File(self._base, self._handles, None)
+        return number
+
     def release_base(self) -> None:
         """Give back the files below that are kept open; what is read again is opened again."""
         self._handles.release()

@@ -147,7 +147,7 @@ def test_streams_at_rest_hold_no_handle() -> None:
     engine, _ = start(world.disk.survivor())
     disk = engine.disk
     assert isinstance(disk, SimDisk)
-    assert disk.open_handles == 2  # the lock and the journal
+    assert disk.open_handles == 3  # two locks and the journal
 
 
 class PickyDisk(SimDisk):

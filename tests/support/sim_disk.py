@@ -226,6 +226,15 @@ class SimDisk:
         self.locked.add(path)
         return handle
 
+    def lock_directory(self) -> int:
+        if "" in self.locked:
+            raise DirectoryLockedError(str(self.locked))
+        handle = self._next
+        self._next += 1
+        self._handles[handle], self._paths[handle] = Inode(), ""
+        self.locked.add("")
+        return handle
+
     # --- for tests ---
 
     @property
