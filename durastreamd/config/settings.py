@@ -9,6 +9,7 @@ from durastreamd.service.access.options import AccessOptions
 from durastreamd.service.limits import AUTO, CorsOptions, ReadLimits, WriteLimits
 from durastreamd.service.operating.space import DiskOptions
 from durastreamd.streams.registry import StreamLimits
+from durastreamd.streams.scrubber import ScrubOptions
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Config:
     access: AccessOptions = field(default_factory=AccessOptions)
     disk: DiskOptions = field(default_factory=DiskOptions)
     streams: StreamLimits = field(default_factory=StreamLimits)
+    scrub: ScrubOptions = field(default_factory=ScrubOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
 
 

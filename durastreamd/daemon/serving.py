@@ -8,6 +8,7 @@ next start. SIGHUP reloads, SIGUSR1 writes the figures to the log.
 """
 
 import logging
+import random
 import signal
 import ssl
 import time
@@ -38,6 +39,7 @@ from durastreamd.service.app import App, Limits
 from durastreamd.service.operating.access_log import AccessLog
 from durastreamd.service.operating.space import Space
 from durastreamd.streams.registry import Streams
+from durastreamd.streams.scrubber import Scrubber
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +155,10 @@ class Daemon:
             relief=opened.relief,
         )
         self.status = Status(self.server, self.app, self.streams, self.space)
+        places = random.SystemRandom()
+        self.scrubber = Scrubber(
+            self.streams, config.scrub, self._activity, lambda: places.getrandbits(32)
+        )
         self._watch(opened)
         self.reloads = Reloads()
         self._register_reloads()
@@ -162,12 +168,17 @@ class Daemon:
         operations, space = self.app.operations, self.space
         operations.metrics.statistics = self.server.statistics
         operations.metrics.recovery = opened.recovery
+        operations.metrics.scrub = self.scrubber
         if self.config.server.read_only:
             operations.readiness.notice("read-only", lambda: "Every write is refused.")
             return
         operations.metrics.room = space
         full = "The disk is nearly full; appends are refused."
         operations.readiness.watch("disk", lambda: full if space.low else None)
+
+    def _activity(self) -> int:
+        """Return a number that grows while there is work."""
+        return self.server.statistics.exchanges_total + self.streams.committer.batches
 
     async def run(self, signals: AsyncIterator[int]) -> None:
         """Serve until drained, or until told to stop at once."""
@@ -182,9 +193,9 @@ class Daemon:
         logger.info("stopped")
 
     async def _begin(self, nursery: trio.Nursery) -> None:
-        statistics, committer = self.server.statistics, self.streams.committer
-        nursery.start_soon(self.app.lag.run, lambda: statistics.exchanges_total + committer.batches)
+        nursery.start_soon(self.app.lag.run, self._activity)
         nursery.start_soon(self._tell_status)
+        nursery.start_soon(self.scrubber.run)
         if not self.config.server.read_only:
             self.space.look()
             nursery.start_soon(self.space.watch, self.streams.by_writer)
@@ -248,6 +259,7 @@ class Daemon:
         self.reloads.add(("cors", "server.hosts"), self._prepare_visitors)
         self.reloads.add(("access",), self._prepare_access)
         self.reloads.add(("disk",), self._prepare_disk)
+        self.reloads.add(("scrub",), self._prepare_scrub)
         self.reloads.add(("server.drain_s",), lambda _: lambda: None)
         if self.config.tls.certificate:
             self.reloads.add(("tls",), self._prepare_tls)
@@ -309,6 +321,9 @@ class Daemon:
             self.space.options = config.disk
 
         return apply
+
+    def _prepare_scrub(self, config: Config) -> Callable[[], None]:
+        return lambda: self.scrubber.reconfigure(config.scrub)
 
     def _prepare_tls(self, config: Config) -> Callable[[], None]:
         tls = tls_of(config.tls)

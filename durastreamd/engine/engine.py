@@ -216,10 +216,16 @@ class Engine:
         while level is not None:
             held.append(level.id)
             level = self.namespace.by_id.get(level.source) if level.source else None
+        with self.holding(held):
+            yield view
+
+    @contextmanager
+    def holding(self, held: list[int]) -> Iterator[None]:
+        """Keep the files of streams until the with block ends; damage met in it is marked."""
         for held_id in held:
             self.pins[held_id] = self.pins.get(held_id, 0) + 1
         try:
-            yield view
+            yield
         except CorruptDataError as exc:
             self.note_damage(exc)
             raise

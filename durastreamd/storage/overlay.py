@@ -121,6 +121,10 @@ class OverlayDisk:
         buffer[: len(data)] = data
         return len(data)
 
+    def pread_once(self, handle: int, buffer: memoryview, position: int) -> int:
+        """See Disk."""
+        return self.pread_into(handle, buffer, position)
+
     def size(self, handle: int) -> int:
         """See Disk."""
         return self._open[handle].size

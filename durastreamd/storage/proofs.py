@@ -414,6 +414,12 @@ class Records:
                 self._judge(self._hash.intdigest())
                 self._hash = None
 
+    def finish(self, size: int) -> None:
+        """Verify the entries after the last record with bytes; the segment must end with it."""
+        if self._entry is not None or self.proven != size:
+            reason = f"the index speaks of other bytes than the segment's {size}"
+            raise CorruptDataError(self._path, min(self.proven, size), reason)
+
     def _judge(self, total: int) -> None:
         assert self._entry is not None
         frame = self._entry.frame

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import h11
 import pytest
-from trio.testing import MockClock
 
 from durastreamd.engine.options import EngineOptions
 from durastreamd.service.app import Limits
@@ -39,7 +38,7 @@ BLOB = random.Random(99).randbytes(300_000)
 
 
 @pytest.fixture
-async def site(autojump_clock: MockClock) -> AsyncIterator[Site]:
+async def site() -> AsyncIterator[Site]:
     async with serving(LIMITS, options=OPTIONS) as made:
         await made.make("bin", BINARY)
         await made.make("json", JSON)

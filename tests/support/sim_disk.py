@@ -134,6 +134,9 @@ class SimDisk:
         buffer[: len(data)] = data
         return len(data)
 
+    def pread_once(self, handle: int, buffer: memoryview, position: int) -> int:
+        return self.pread_into(handle, buffer, position)
+
     def size(self, handle: int) -> int:
         return len(self._handles[handle].live)
 

@@ -29,6 +29,7 @@ from durastreamd.service.operating.lag import LagMeter
 from durastreamd.service.operating.readiness import Readiness
 from durastreamd.streams.histogram import Histogram
 from durastreamd.streams.registry import Streams
+from durastreamd.streams.scrubber import Scrubber
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
 _SLICE_STREAMS = 2000  # looked at between two checkpoints: well under a millisecond
@@ -73,6 +74,7 @@ class Metrics(Collector):
         self.statistics: Statistics | None = None
         self.recovery: Recovery | None = None
         self.room: Room | None = None
+        self.scrub: Scrubber | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -103,6 +105,8 @@ class Metrics(Collector):
             yield from _of_http(self.statistics)
         if self.room is not None:
             yield from _of_disk(self.room)
+        if self.scrub is not None:
+            yield from _of_scrub(self.scrub)
         if self.recovery is not None:
             yield from _of_recovery(self.recovery)
         yield _histogram("event_loop_lag_seconds", "How late the event loop was.", self._lag.lag_s)
@@ -191,6 +195,18 @@ def _of_disk(room: Room) -> Iterator[Metric]:
     text = "Bytes of expired, deleted and snapshotted data given back to it."
     yield _counter("reclaimed_bytes", text, room.reclaimed_bytes)
     yield _counter("low_space_refusals", "Writes refused for want of room.", room.refused_total)
+
+
+def _of_scrub(scrub: Scrubber) -> Iterator[Metric]:
+    text = "What the scrub has read, small files counted as 64 KiB."
+    yield _counter("scrub_bytes", text, scrub.bytes_total)
+    yield _counter("scrub_rounds", "Rounds over all files that it ended.", scrub.rounds_total)
+    yield _counter("scrub_findings", "Streams it found damaged.", scrub.findings_total)
+    yield _gauge("scrub_round_streams", "Streams of the present round.", scrub.round_streams)
+    text = "Those of them that are done."
+    yield _gauge("scrub_round_streams_checked", text, scrub.round_checked)
+    text = "How long ago the oldest check of data at rest was, at most; at first, the start."
+    yield _gauge("scrub_oldest_check_age_seconds", text, scrub.oldest_s())
 
 
 def _of_recovery(found: Recovery) -> Iterator[Metric]:

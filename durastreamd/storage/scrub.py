@@ -1,0 +1,118 @@
+"""Verifying files at rest: every byte of a stream's segments, indexes and snapshots, once through.
+
+A check is a generator: it yields what each piece cost, so that whoever drives it can wait between
+two. It shares the records' verification with readers, and neither their tables nor their handles:
+what readers have at hand is left as it is. The kernel's page cache is left, too: what had to come
+from the disk is given back at once. What is in that cache is verified there, since readers would
+get it from there; once the kernel has dropped it, the next round meets the disk.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+
+from xxhash import xxh3_64
+
+from durastreamd.errors import CorruptDataError
+from durastreamd.storage import format as fmt, log
+from durastreamd.storage.checksum import payload_seed
+from durastreamd.storage.disk import Disk, faults_of
+from durastreamd.storage.index import IndexReader
+from durastreamd.storage.proofs import BlobFile, Records, Segment
+
+PIECE_BYTES = 256 * 1024
+# Finding, opening and asking a file costs as much as reading so many bytes; small files count too.
+FILE_COST = 64 * 1024
+
+Check = Generator[int, None, None]
+
+
+def check_stream(
+    disk: Disk, stream: int, place: log.Placement, low: int, blob: BlobFile | None
+) -> Check:
+    """Check what a stream has on disk from the position ``low`` on, and a snapshot it shows."""
+    if place.made:
+        with faults_of(fmt.stream_dir(stream)):
+            bases = log.bases(disk, stream, place.base)
+        for number, base in enumerate(bases):
+            if base == place.base:
+                active = Segment(stream, base, place.segment_bytes, place.index_bytes)
+                yield from check_segment(disk, active)
+            elif bases[number + 1] > low:
+                yield from check_segment(disk, Segment(stream, base))
+        if place.base not in bases:
+            raise CorruptDataError(fmt.index_path(stream, place.base), 0, "the file is missing")
+    if blob is not None:
+        yield from check_blob(disk, blob)
+
+
+def check_segment(disk: Disk, segment: Segment) -> Check:
+    """Check a segment and its index against each other; one at rest must end where that says."""
+    index_path = fmt.index_path(segment.stream, segment.base)
+    with _opened(disk, index_path) as (read_index, index_found):
+        index_size = segment.index_size if segment.index_size >= 0 else index_found
+        read = _reader(read_index, index_size)
+        reader = IndexReader(read, segment.stream, segment.base, index_size)
+        records = Records(reader, segment)
+        if segment.size == 0:
+            records.finish(0)
+        else:
+            with _opened(disk, segment.path) as (read_bytes, found):
+                size = segment.size if segment.size >= 0 else found
+                yield from _pieces(read_bytes, segment.path, size, records.feed)
+            records.finish(size)
+    yield FILE_COST + index_size
+
+
+def check_blob(disk: Disk, blob: BlobFile) -> Check:
+    """Check a snapshot's file."""
+    whole = xxh3_64(seed=payload_seed(blob.stream, blob.position))
+    with _opened(disk, blob.path) as (read, found):
+        if found != blob.size:
+            reason = f"the snapshot has {found} bytes, not {blob.size}"
+            raise CorruptDataError(blob.path, min(found, blob.size), reason)
+        yield from _pieces(read, blob.path, blob.size, lambda piece, _at: whole.update(piece))
+    if whole.intdigest() != blob.sum:
+        raise CorruptDataError(blob.path, 0, "the snapshot does not verify")
+    yield FILE_COST
+
+
+_Read = Callable[[memoryview, int], int]
+
+
+@contextmanager
+def _opened(disk: Disk, path: str) -> Iterator[tuple[_Read, int]]:
+    """Lend a way to read a file, and its length."""
+    with faults_of(path):
+        handle = disk.open(path)
+
+    def read(buffer: memoryview, position: int) -> int:
+        with faults_of(path):
+            return disk.pread_once(handle, buffer, position)
+
+    try:
+        with faults_of(path):
+            size = disk.size(handle)
+        yield read, size
+    finally:
+        disk.release(handle)
+
+
+def _reader(read: _Read, limit: int) -> Callable[[int, int], bytes]:
+    def sized(size: int, position: int) -> bytes:
+        buffer = memoryview(bytearray(max(min(size, limit - position), 0)))
+        return bytes(buffer[: read(buffer, position)])
+
+    return sized
+
+
+def _pieces(read: _Read, path: str, size: int, take: Callable[[memoryview, int], object]) -> Check:
+    """Hand over a file piece by piece; yield what each one cost."""
+    buffer = memoryview(bytearray(min(PIECE_BYTES, size)))
+    at = 0
+    while at < size:
+        got = read(buffer[: size - at], at)
+        if not got:
+            raise CorruptDataError(path, at, "the file ends here")
+        take(buffer[:got], at)
+        at += got
+        yield got
