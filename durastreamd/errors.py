@@ -61,6 +61,10 @@ class ColdReadError(StorageError):
     """Not an error: the bytes are not in the page cache and the caller said not to wait."""
 
 
+class LongReadError(StorageError):
+    """Not an error: the job would hold the event loop too long, and belongs in a thread."""
+
+
 class StreamStoppedError(DurastreamError):
     """The server is going down and has not begun with this: nothing of it is stored, for certain.
 

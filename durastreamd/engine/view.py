@@ -3,15 +3,19 @@
 A view is made in one go by the engine, costs no system call, and stays true: it names only
 committed bytes, and those never change. What it takes from files is verified on the way
 (``storage.proofs``), each time. Its methods read files and may block, so they are called from a
-worker thread, or with ``wait`` set to False: then they raise ColdReadError instead of waiting for
-the disk.
+worker thread, or ``at_once``: then they raise ColdReadError instead of waiting for the disk, and
+LongReadError instead of holding the event loop for more than a turn's work.
+
+Nothing here reads a record or a message whole to find a place in it: JSON is searched in strides,
+and counted in them, so that memory is bounded and so is every single call.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
-from durastreamd.errors import CorruptDataError
+from durastreamd.errors import CorruptDataError, LongReadError
 from durastreamd.model.records import Append, Create, Place, Record, parse
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
@@ -23,6 +27,14 @@ from durastreamd.storage.proofs import Proofs, Segment
 
 # How much a scan for a message boundary reads at once.
 _STRIDE = 64 * 1024
+
+# The longest piece of work on the event loop, in bytes that are read or scanned: 1 ms on an idle
+# machine. What takes its time for other reasons counts as bytes, so that no mixture of it takes
+# more than 10 ms.
+TURN_BYTES = 1024 * 1024
+_SEARCH_BYTES = 32 * 1024  # a search in an index: a dozen probes, 0.15 ms
+_ENTRY_BYTES = 1024  # an entry of an index, or a record in memory, made a span: up to 10 us
+_MESSAGE_BYTES = 64  # a message that is looked at by itself: 0.3 us
 
 
 class Level(NamedTuple):
@@ -62,14 +74,27 @@ class View:
         self._messages = stream.messages
         self.floor = stream.floor
         self.tail = stream.tail
-        # Whether reads may wait for the disk; if not, they raise ColdReadError instead.
+        # Whether reads may wait for the disk and take long; if not, they raise instead.
         self.wait = True
+        self.spent = 0  # work done since ``at_once``, in bytes
         self._bases: dict[int, list[int]] = {}
+
+    def at_once(self) -> None:
+        """Begin a turn on the event loop: no waiting, and no more work than a turn may do."""
+        self.wait = False
+        self.spent = 0
+
+    def _spend(self, size: int) -> None:
+        """Count work; raise where the event loop would be held by more of it."""
+        self.spent += size
+        if self.spent > TURN_BYTES and not self.wait:
+            raise LongReadError
 
     # --- bytes ---
 
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes of [start, end), which must lie within the view."""
+        self._spend(end - start)
         parts: list[bytes] = []
         for level in self._levels:
             low, high = max(start, level.low), min(end, level.high)
@@ -82,6 +107,7 @@ class View:
 
         What is returned is good until the buffer, which must be large enough, is used again.
         """
+        self._spend(end - start)
         level = self._level_at(start)
         flushed = level.placement.flushed
         if end <= min(level.high, flushed):
@@ -164,14 +190,17 @@ class View:
             return None
         level = self._level_at(position)
         if position >= level.placement.flushed:
-            frames = [frame for frame in level.hot if frame.size]
-            at = bisect_right(frames, position, key=lambda frame: frame.start) - 1
-            return _span(frames[at])
+            self._spend(_ENTRY_BYTES)
+            # Records without bytes stand before the one that starts where they do.
+            frames = level.hot
+            return _span(frames[bisect_right(frames, position, key=_start_of) - 1])
         base, _ = self._segment_at(level, position)
+        self._spend(_SEARCH_BYTES)
         reader = self._index(level, base)
         # Records without bytes share their start with the next one that has some.
-        entry = reader.last_at_or_before(lambda frame: frame.start, position)
+        entry = reader.last_at_or_before(_start_of, position)
         while entry is not None and not entry.frame.size:
+            self._spend(_SEARCH_BYTES)
             entry = reader.last_at_or_before(lambda frame: frame.lsn, entry.frame.lsn - 1)
         if entry is None or entry.frame.start + entry.frame.size <= position:
             path = fmt.index_path(level.stream, base)
@@ -185,45 +214,90 @@ class View:
                 yield from self._level_spans(level, max(start, level.low))
 
     def _level_spans(self, level: Level, start: int) -> Iterator[Span]:
-        first: Span | None = None
         while start < min(level.high, level.placement.flushed):
             base, limit = self._segment_at(level, start)
+            self._spend(_SEARCH_BYTES)
             reader = self._index(level, base)
-            found = reader.last_at_or_before(lambda frame: frame.start, start)
+            found = reader.last_at_or_before(_start_of, start)
             at = found.position if found is not None else None
             for entry in reader.entries(at) if at is not None else reader.entries():
+                self._spend(_ENTRY_BYTES)
                 frame = entry.frame
                 if not entry.is_state and frame.size and start < frame.start + frame.size:
                     if frame.start >= level.high:
                         return
-                    first = _span(frame)
-                    yield first
+                    yield _span(frame)
             start = max(limit, start + 1)
-        for frame in level.hot:
-            if frame.size and frame.start + frame.size > start and frame.start < level.high:
+        first = max(bisect_right(level.hot, start, key=_start_of) - 1, 0)
+        for frame in islice(level.hot, first, None):
+            self._spend(_ENTRY_BYTES)
+            if frame.start >= level.high:
+                return
+            if frame.size and frame.start + frame.size > start:
                 yield _span(frame)
 
     # --- messages ---
 
-    def boundaries(self, span: Span) -> list[int]:
-        """Return where the messages of a record end, within the view."""
-        level = self._level_at(span.start)
-        end = min(span.start + span.size, level.high)
+    def _ends(self, span: Span, start: int) -> Iterator[int]:
+        """Yield where the messages of a record end, from the boundary ``start`` in it on."""
+        end = self._span_end(span)
         if span.record.lengths is None:
-            data = self.read(span.start, end)
-            ends = []
-            at = data.find(SEPARATOR)
-            while at >= 0:
-                ends.append(span.start + at + len(SEPARATOR))
-                at = data.find(SEPARATOR, at + 1)
+            for stop in self._separated(start, end):
+                self._spend(_MESSAGE_BYTES)
+                if stop < end:
+                    yield stop
         else:
-            ends = []
             position = span.start
             for length in span.record.lengths:
+                self._spend(_MESSAGE_BYTES)
                 position += length
-                ends.append(position)
-        inside = [position for position in ends if position < end]
-        return [*inside, end]
+                if start < position < end:
+                    yield position
+        yield end
+
+    def _span_end(self, span: Span) -> int:
+        """Return where a record ends; a fork may end in the midst of one of its source."""
+        return min(span.start + span.size, self._level_at(span.start).high)
+
+    def _strides(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield a range in strides, each from the last byte of the one before.
+
+        So that each separator lies in one of them.
+        """
+        last = b""
+        while start < end:
+            stop = self.piece_end(start, end, _STRIDE)
+            data = self.read(start, stop)
+            yield start - len(last), last + data
+            last = data[-1:]
+            start = stop
+
+    def _separated(self, start: int, end: int) -> Iterator[int]:
+        """Yield where the separators in a range of JSON messages end."""
+        for low, data in self._strides(start, end):
+            at = data.find(SEPARATOR)
+            while at >= 0:
+                yield low + at + len(SEPARATOR)
+                at = data.find(SEPARATOR, at + len(SEPARATOR))
+
+    def _after_separators(self, start: int, end: int, count: int) -> int:
+        """Return where the ``count``th separator of a range ends; the end if it has fewer."""
+        if not count:
+            return start
+        for low, data in self._strides(start, end):
+            found = data.count(SEPARATOR)
+            if found < count:
+                count -= found
+                continue
+            few, enough = 0, len(data)
+            while enough - few > 1:
+                middle = (few + enough) // 2
+                if data.count(SEPARATOR, 0, middle) < count:
+                    few = middle
+                else:
+                    enough = middle
+            return low + enough
+        return end
 
     def is_boundary(self, position: int) -> bool:
         """Tell whether a message ends, or the stream begins, at ``position``."""
@@ -234,7 +308,9 @@ class View:
             before = position - len(SEPARATOR)
             return before >= self.floor and self.read(before, position) == SEPARATOR
         span = self.span_at(position)
-        return span is not None and (position == span.start or position in self.boundaries(span))
+        return span is not None and (
+            position == span.start or position in self._ends(span, span.start)
+        )
 
     def page_end(self, start: int, bytes_max: int) -> int:
         """Return where a page from the boundary ``start`` ends: on a boundary, after a message.
@@ -248,11 +324,15 @@ class View:
             return self._json_page_end(start, limit)
         span = self.span_at(limit)
         assert span is not None
+        ends = self._ends(span, max(span.start, start))
         if span.start > start:
-            return max([span.start, *(end for end in self.boundaries(span) if end <= limit)])
-        ends = self.boundaries(span)
-        fitting = [end for end in ends if start < end <= limit]
-        return fitting[-1] if fitting else next(end for end in ends if end > start)
+            return max([span.start, *(end for end in ends if end <= limit)])
+        last = 0
+        for end in ends:
+            if end > limit:
+                return last or end
+            last = end
+        return last
 
     def _json_page_end(self, start: int, limit: int) -> int:
         at = limit
@@ -262,13 +342,7 @@ class View:
             if found >= 0:
                 return low + found + len(SEPARATOR)
             at = low
-        at = max(limit - 1, start)
-        while at < self.tail:
-            found = self.read(at, min(at + _STRIDE, self.tail)).find(SEPARATOR)
-            if found >= 0:
-                return at + found + len(SEPARATOR)
-            at += _STRIDE - 1
-        return self.tail
+        return next(self._separated(max(limit - 1, start), self.tail), self.tail)
 
     def messages(self, start: int) -> Iterator[tuple[int, int]]:
         """Yield (start, end) of each message from the boundary ``start`` to the tail.
@@ -277,7 +351,7 @@ class View:
         """
         for span in self.spans(start):
             low = max(span.start, start)
-            for end in self.boundaries(span):
+            for end in self._ends(span, low):
                 if end > low:
                     yield low, end
                     low = end
@@ -287,7 +361,10 @@ class View:
         span = self.span_at(position)
         if span is None:
             return self._messages
-        return span.ordinal + sum(1 for end in self.boundaries(span) if end <= position)
+        if span.record.lengths is None:
+            strides = self._strides(span.start, position)
+            return span.ordinal + sum(data.count(SEPARATOR) for _, data in strides)
+        return span.ordinal + sum(1 for end in self._ends(span, span.start) if end <= position)
 
     def position_of_message(self, number: int) -> int:
         """Return where the message before which lie ``number`` others begins, within what is held.
@@ -308,8 +385,13 @@ class View:
                 low, found = min(span.start + span.size, self._level_at(middle).high), span
         if found is None:
             return self.floor
-        starts = [found.start, *self.boundaries(found)]
-        return max(starts[min(number - found.ordinal, len(starts) - 1)], self.floor)
+        count = number - found.ordinal
+        if found.record.lengths is None:
+            place = self._after_separators(found.start, self._span_end(found), count)
+        else:
+            starts = [found.start, *self._ends(found, found.start)]
+            place = starts[min(count, len(starts) - 1)]
+        return max(place, self.floor)
 
     def position_at(self, time_ms: int) -> int:
         """Return where the first record written at or after a time begins; the tail if none was."""
@@ -325,6 +407,7 @@ class View:
         position = low
         while position < flushed:
             base, limit = self._segment_at(level, position)
+            self._spend(_SEARCH_BYTES)
             entry = self._index(level, base).last_at_or_before(
                 lambda frame: frame.time_ms, time_ms - 1
             )
@@ -332,8 +415,10 @@ class View:
             if after < min(limit, level.high):
                 return max(after, low)
             position = limit
-        for frame in level.hot:
-            if frame.size and frame.time_ms >= time_ms and frame.start < level.high:
+        first = bisect_left(level.hot, time_ms, key=lambda frame: frame.time_ms)
+        for frame in islice(level.hot, first, None):
+            self._spend(_ENTRY_BYTES)
+            if frame.size and frame.start < level.high:
                 return max(frame.start, low)
         return None
 
@@ -343,6 +428,10 @@ def _segment(level: Level, base: int) -> Segment:
     if base == place.base:
         return Segment(level.stream, base, place.segment_bytes, place.index_bytes)
     return Segment(level.stream, base)
+
+
+def _start_of(frame: fmt.StoredFrame) -> int:
+    return frame.start
 
 
 def _span(frame: fmt.StoredFrame) -> Span:

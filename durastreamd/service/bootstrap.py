@@ -18,6 +18,8 @@ from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.service.snapshots import PIECE_BYTES, Blob, snapshot_offset
 from durastreamd.streams.registry import Streams
 
+_HELD_BYTES = 64 * 1024  # read at once
+
 
 class BoundaryFoundError(Exception):
     """A part holds the boundary; the answer cannot go on."""
@@ -74,6 +76,7 @@ class _Pieces:
         snapshot = stream.snapshot
         self._blob = Blob(streams.engine.proofs, snapshot) if snapshot is not None else None
         self._blob_kind = (snapshot.content_type if snapshot is not None else ct.DEFAULT).encode()
+        self._held = (0, b"")  # a position, and the bytes from there on
         self._parts = self._body()
 
     def next(self) -> bytes | None:
@@ -93,31 +96,37 @@ class _Pieces:
 
     def _body(self) -> Iterator[bytes]:
         yield self._head(self._blob_kind, first=True)
-        before = b""
-        while self._blob is not None and not self._blob.ended:
-            piece = self._blob.piece()
-            before = self._checked(before + piece)[-len(self._delimiter) :]
-            yield piece
-        for data in self._messages():
+        if self._blob is not None:
+            yield from self._checked(self._blob_pieces(self._blob))
+        # The view's floor: the stream's own may have moved since this answer began.
+        cut = len(json_mode.SEPARATOR) if self._stream.json else 0
+        for start, end in self._view.messages(self._view.floor):
             yield self._head(self._kind)
-            yield self._checked(data)
+            yield from self._checked(self._message(start, end - cut))
         yield b"\r\n" + self._delimiter + b"--\r\n"
 
-    def _messages(self) -> Iterator[bytes]:
-        # The view's floor: the stream's own may have moved since this answer began.
-        view, start = self._view, self._view.floor
-        cut = len(json_mode.SEPARATOR) if self._stream.json else 0
-        for span in view.spans(start):
-            ends = view.boundaries(span)
-            low = max(span.start, start)
-            data = view.read(low, ends[-1])
-            at = low
-            for end in ends:
-                if end > at:
-                    yield data[at - low : end - low - cut]
-                    at = end
+    def _blob_pieces(self, blob: Blob) -> Iterator[bytes]:
+        while not blob.ended:
+            yield blob.piece()
 
-    def _checked(self, data: bytes) -> bytes:
-        if self._delimiter in data:
-            raise BoundaryFoundError
-        return data
+    def _message(self, start: int, end: int) -> Iterator[bytes]:
+        """Yield a message; small ones that lie together are read together."""
+        while start < end:
+            low, data = self._held
+            if not low <= start < low + len(data):
+                stop = self._view.piece_end(start, self._view.tail, _HELD_BYTES)
+                low, data = start, self._view.read(start, stop)
+                self._held = (low, data)
+            stop = min(end, low + len(data))
+            yield data[start - low : stop - low]
+            start = stop
+
+    def _checked(self, part: Iterator[bytes]) -> Iterator[bytes]:
+        """Pass a part on; raise where it holds what ends a part."""
+        before = b""
+        for piece in part:
+            whole = before + piece
+            if self._delimiter in whole:
+                raise BoundaryFoundError
+            before = whole[-len(self._delimiter) :]
+            yield piece

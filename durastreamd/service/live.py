@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 
 import trio
 
+from durastreamd.engine.view import View
 from durastreamd.errors import StorageError
 from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
@@ -20,10 +21,14 @@ from durastreamd.service.access.gate import END_S, Lease, Permit
 from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, refusal_of
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.operating.counts import LONG_POLL, SSE, Counts
-from durastreamd.service.reader import Reader
+from durastreamd.service.reader import Page, Reader
 from durastreamd.service.reads import UP_TO_DATE, Reads
 from durastreamd.streams.follower import Follower
 from durastreamd.streams.registry import Streams
+
+# Of a message that is larger than an event should be: made and sent at once. Six times as much in
+# the event, if it is nothing but line ends.
+EVENT_PIECE_BYTES = 64 * 1024
 
 _TOLD_MAX = 1024  # connections that are remembered for being told that a stream is closed ...
 _TOLD_S = 5.0  # ... and for how long: who comes back later is in no hurry
@@ -212,7 +217,7 @@ class _Session:
                 if trio.current_time() >= end_s or not self._live.present(self._stream):
                     return
                 if self._position < self._stream.tail:
-                    await self._exchange.send(await self._catch_up())
+                    await self._catch_up()
                     told = True
                 elif not told or self._stream.closed:
                     await self._exchange.send(self._control(self._position))
@@ -256,14 +261,14 @@ class _Session:
 
         def make() -> bytes:
             view = self._live.streams.engine.view(self._stream)
-            view.wait = False
+            view.at_once()
             data = sse.data_event(self._stream.content_type, view.read(start, end))
             return data + self._control(end)
 
         return self._follower.following.shared((start, end, self._echoed), make)
 
-    async def _catch_up(self) -> bytes:
-        """Return the next data event and its control event, from wherever the bytes are."""
+    async def _catch_up(self) -> None:
+        """Send the next data event and its control event, from wherever the bytes are."""
         stream, live = self._stream, self._live
         start = self._position
         if start < stream.floor:
@@ -272,12 +277,31 @@ class _Session:
         reader, limit = live.reader, live.limits.event_bytes_max
         with live.streams.engine.reading(stream) as view:
             page = await reader.page(view, stream, start, limit)
+            if page.end - page.start > limit:
+                await self._send_large(view, page)
+                return
             data = await reader.read(view, page.start, page.end)
+        await self._exchange.send(sse.data_event(stream.content_type, data) + self._after(page))
+
+    async def _send_large(self, view: View, page: Page) -> None:
+        """Send a message that is larger than an event should be, without ever holding it all."""
+        kind = self._stream.content_type
+        event = sse.DataEvent(kind)
+        await self._exchange.send(event.begin())
+        at, end = page.start, sse.payload_end(kind, page.end)
+        while at < end:
+            stop = view.piece_end(at, end, EVENT_PIECE_BYTES)
+            data = await self._live.reader.read(view, at, stop)
+            await self._exchange.send(event.add(data))
+            at = stop
+        await self._exchange.send(event.end() + self._after(page))
+
+    def _after(self, page: Page) -> bytes:
+        """Note that a page is as good as sent; return the control event that follows it."""
         self._position = page.end
-        live.counts.read_bytes[SSE] += page.end - page.start
-        event = sse.data_event(stream.content_type, data)
+        self._live.counts.read_bytes[SSE] += page.end - page.start
         # The stream may have gone on meanwhile; then this reader is not up to date any more.
-        return event + self._control(page.end)
+        return self._control(page.end)
 
     def _control(self, position: int) -> bytes:
         stream = self._stream

@@ -1,11 +1,19 @@
-"""Reading without holding the event loop: memory first, the page cache, then a thread."""
+"""Reading without holding the event loop: memory first, the page cache, then a thread.
+
+A job on a view runs on the loop only as long as its bytes are at hand and its work stays within
+what a turn may do (``engine.view.TURN_BYTES``); then it begins anew in a thread. So whatever a
+client asks for, the loop is held for one turn's work at most. Nothing here, nor in the forms that
+pages are sent in, holds more than a few pieces of a page or a message for a reader.
+"""
 
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from durastreamd.engine.view import View
-from durastreamd.errors import ColdReadError
+import trio
+
+from durastreamd.engine.view import TURN_BYTES, View
+from durastreamd.errors import ColdReadError, LongReadError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, json_mode, offsets, problems
 from durastreamd.protocol.requests import Lookup, ProblemError
@@ -13,6 +21,8 @@ from durastreamd.service.answers import next_offset
 from durastreamd.streams.registry import Streams
 
 T = TypeVar("T")
+
+_SHARES = 4  # jobs as large as this part of a turn do not share one
 
 
 class Page(NamedTuple):
@@ -41,11 +51,14 @@ class Reader:
         self._streams = streams
 
     async def look(self, view: View, job: Callable[[], T]) -> T:
-        """Run a job on a view here if its bytes are at hand, in a thread if they are not."""
+        """Run a job on a view here if that is soon done, in a thread if it is not."""
         try:
-            view.wait = False
-            return job()
-        except ColdReadError:
+            view.at_once()
+            found = job()
+            if view.spent > TURN_BYTES // _SHARES:
+                await trio.lowlevel.checkpoint()  # what follows has a turn of its own
+            return found
+        except (ColdReadError, LongReadError):
             view.wait = True
             return await self._streams.blocking(job)
 
@@ -136,7 +149,7 @@ def _fork_point(view: View, source: Stream, anchor: int, sub: int) -> tuple[int,
     if sub == 0:
         return anchor, ordinal
     if source.json:
-        return _after_messages(view, anchor, ordinal, sub)
+        return _after_messages(view, ordinal, sub)
     message = next(view.messages(anchor), None)
     if message is None or anchor + sub > message[1]:
         detail = f"The message at the fork offset has fewer than {sub} bytes."
@@ -144,12 +157,11 @@ def _fork_point(view: View, source: Stream, anchor: int, sub: int) -> tuple[int,
     return anchor + sub, ordinal + 1
 
 
-def _after_messages(view: View, anchor: int, ordinal: int, count: int) -> tuple[int, int]:
-    for number, (_, end) in enumerate(view.messages(anchor), 1):
-        if number == count:
-            return end, ordinal + count
-    detail = f"There are fewer than {count} messages after the fork offset."
-    raise ProblemError(problems.INVALID_FORK, detail)
+def _after_messages(view: View, ordinal: int, count: int) -> tuple[int, int]:
+    if ordinal + count > view.ordinal_at(view.tail):
+        detail = f"There are fewer than {count} messages after the fork offset."
+        raise ProblemError(problems.INVALID_FORK, detail)
+    return view.position_of_message(ordinal + count), ordinal + count
 
 
 def array_length(page: Page) -> int:

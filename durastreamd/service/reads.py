@@ -1,8 +1,6 @@
 """Catch-up reads and metadata."""
 
-import gzip
 from datetime import timedelta
-from functools import partial
 
 from durastreamd.engine.view import View
 from durastreamd.http.exchange import Exchange
@@ -10,6 +8,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.content_type import media_type
 from durastreamd.protocol.requests import EPOCH, ReadHead, accepts_gzip
+from durastreamd.service import forms
 from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, typed
 from durastreamd.service.limits import ReadLimits
 from durastreamd.service.operating.counts import CATCH_UP, Counts
@@ -129,10 +128,10 @@ class Reads:
                 if _matches(exchange, tag):
                     await exchange.respond(304, fields)
                     return 0
-            if form == FRAMED:
-                await self._send_framed(exchange, view, page, fields)
-            elif form:
-                await self._send_lines(exchange, view, page, fields)
+            if form:
+                made = forms.Lines if form == NDJSON else forms.Framed
+                apart = made(self._reader, view, page, self._limits.piece_bytes)
+                await forms.send(exchange, fields, apart)
             elif encoding:
                 fields.append(VARIES)
                 await self._send_compressed(exchange, stream, view, page, fields)
@@ -145,58 +144,14 @@ class Reads:
     async def _send_plain(
         self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields
     ) -> None:
-        limits = self._limits
-        size = page.end - page.start
-        if size <= limits.piece_bytes:
+        size, most = page.end - page.start, self._limits.piece_bytes
+        if size <= most:
             data = await self._reader.read(view, page.start, page.end) if size else b""
             await exchange.respond(200, fields, json_mode.page(data) if stream.json else data)
             return
-        at = page.start
-        buffer = memoryview(bytearray(limits.piece_bytes))
-        while at < page.end:
-            end = view.piece_end(at, page.end, limits.piece_bytes)
-            if page.end - end == 1:
-                end -= 1  # the last piece must hold the last separator whole
-            piece = await self._reader.lend(view, at, end, buffer)
-            if at == page.start:  # not before: if it is damaged the answer says so
-                length = array_length(page) if stream.json else size
-                await exchange.start(200, fields, length=length)
-            if stream.json and (at == page.start or end == page.end):
-                piece = _array_piece(bytes(piece), first=at == page.start, last=end == page.end)
-            await exchange.send(piece)  # which has taken it all when it returns
-            at = end
-        await exchange.finish()
-
-    async def _send_lines(self, exchange: Exchange, view: View, page: Page, fields: Fields) -> None:
-        """Send JSON messages one to a line: the separator less its comma."""
-        at, held = page.start, b""
-        if at == page.end:
-            await exchange.start(200, fields)
-        while at < page.end:
-            end = view.piece_end(at, page.end, self._limits.piece_bytes)
-            piece = await self._reader.read(view, at, end)
-            if at == page.start:
-                await exchange.start(200, fields)
-            piece, held = json_mode.lines(held, piece)
-            await exchange.send(piece)
-            at = end
-        await exchange.finish()
-
-    async def _send_framed(
-        self, exchange: Exchange, view: View, page: Page, fields: Fields
-    ) -> None:
-        """Send messages that nothing separates, each after its length."""
-        at = page.start
-        if at == page.end:
-            await exchange.start(200, fields)
-        while at < page.end:
-            job = partial(_framed, view, at, page.end, self._limits.piece_bytes)
-            before = at
-            piece, at = await self._reader.look(view, job)
-            if before == page.start:
-                await exchange.start(200, fields)
-            await exchange.send(piece)
-        await exchange.finish()
+        form = forms.Plain(self._reader, view, page, most, json=stream.json)
+        length = array_length(page) if stream.json else size
+        await forms.send(exchange, fields, form, length)
 
     def _compresses(self, exchange: Exchange, stream: Stream, page: Page) -> bool:
         return self._compressible(stream, page) and accepts_gzip(exchange.request.headers)
@@ -210,21 +165,13 @@ class Reads:
     async def _send_compressed(
         self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields
     ) -> None:
-        data = await self._reader.read(view, page.start, page.end)
-        body = json_mode.page(data) if stream.json else data
-        packed = await self._streams.blocking(partial(gzip.compress, body, 1, mtime=0))
+        most = self._limits.piece_bytes
+        form = forms.Packed(self._streams, view, page, most, json=stream.json)
         fields.append((b"Content-Encoding", b"gzip"))
-        await exchange.respond(200, fields, packed)
-
-
-def _array_piece(piece: bytes, *, first: bool, last: bool) -> bytes:
-    """Return a piece of a page of JSON messages as part of an array.
-
-    The closing bracket takes the place of the last separator.
-    """
-    if first:
-        piece = b"[" + piece
-    return piece[: -len(json_mode.SEPARATOR)] + b"]" if last else piece
+        if page.end - page.start <= most:
+            await exchange.respond(200, fields, await forms.packed(form))
+        else:
+            await forms.send(exchange, fields, form)
 
 
 _MARKS = {b"": "", NDJSON: "-lines", FRAMED: "-framed"}
@@ -235,21 +182,6 @@ def _form(exchange: Exchange, *, json: bool) -> bytes:
     accept = exchange.request.headers.get(b"accept", b"")
     form = NDJSON if json else FRAMED
     return form if form in accept else b""
-
-
-def _framed(view: View, start: int, end: int, bytes_max: int) -> tuple[bytes, int]:
-    """Return the next messages with their lengths, and where they end; a large one goes alone."""
-    ends = []
-    for _, after in view.messages(start):
-        ends.append(min(after, end))
-        if after >= end or after - start >= bytes_max:
-            break
-    data, at = view.read(start, ends[-1]), start
-    pieces = []
-    for after in ends:
-        pieces += [(after - at).to_bytes(4, "big"), data[at - start : after - start]]
-        at = after
-    return b"".join(pieces), at
 
 
 def _matches(exchange: Exchange, tag: bytes) -> bool:
