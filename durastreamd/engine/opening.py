@@ -364,6 +364,7 @@ class _Opening:
         steps = len(engine.dirty) // engine.options.slice_streams + 4  # about
         told = partial(self._progress, "writing a checkpoint (steps)")
         cp.run(cp.checkpoint(engine), lambda number: told(number, max(number, steps)))
+        catalog.remove_superseded(self._disk, engine.catalog.number)
         engine.superseded.clear()
         engine.opening = False
 

@@ -1,5 +1,7 @@
 """Snapshot blobs: files written piece by piece, durable before anything refers to them."""
 
+from contextlib import suppress
+
 import xxhash
 
 from durastreamd.errors import CorruptDataError, WriteFailedError
@@ -45,23 +47,29 @@ class BlobWriter:
     def finish(self) -> None:
         """Make the blob durable, name and all; raise WriteFailedError if its stream is gone."""
         self._disk.sync(self._handle)
-        self._disk.release(self._handle)
-        self._handle = -1
-        if not self._disk.exists(self.path):
-            reason = f"{self.path} was removed with its stream"
-            raise WriteFailedError(reason)
-        # The directory may have been made by a flush that no checkpoint has synced yet.
-        directory = fmt.stream_dir(self._stream)
-        for path in (directory, directory.rpartition("/")[0], fmt.STREAMS_DIR):
-            self._disk.sync_directory(path)
+        handle, self._handle = self._handle, -1
+        try:
+            self._disk.release(handle)
+            if not self._disk.exists(self.path):
+                reason = f"{self.path} was removed with its stream"
+                raise WriteFailedError(reason)
+            # The directory may have been made by a flush that no checkpoint has synced yet.
+            directory = fmt.stream_dir(self._stream)
+            for path in (directory, directory.rpartition("/")[0], fmt.STREAMS_DIR):
+                self._disk.sync_directory(path)
+        except OSError as exc:
+            reason = f"cannot write {self.path}: {exc.strerror or exc}"
+            raise WriteFailedError(reason) from exc
 
     def discard(self) -> None:
-        """Take the blob back; nobody has been told of it."""
-        if self._handle >= 0:
-            self._disk.release(self._handle)
-            self._handle = -1
-        if self._disk.exists(self.path):
-            self._disk.unlink(self.path)
+        """Take the blob back; nobody has been told of it. What will not go now goes later."""
+        handle, self._handle = self._handle, -1
+        with suppress(OSError):
+            if handle >= 0:
+                self._disk.release(handle)
+        with suppress(OSError):
+            if self._disk.exists(self.path):
+                self._disk.unlink(self.path)
 
 
 class BlobCheck:

@@ -14,11 +14,12 @@ assumed: a data directory without a catalogue is damaged, not empty.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import cbor2
 
-from durastreamd.errors import CorruptDataError, WriteFailedError
+from durastreamd.errors import CorruptDataError, SyncFailedError, WriteFailedError
 from durastreamd.storage import format as fmt, scan
 from durastreamd.storage.checksum import digest, seed
 from durastreamd.storage.disk import Disk, read_file, write_all, write_new_file
@@ -110,6 +111,7 @@ class CatalogWriter:
         self.number = number
         self.length = length
         self.checkpoint = checkpoint
+        self._names_unsettled = False
 
     @classmethod
     def create(cls, disk: Disk, uuid: bytes, commit: Commit) -> "CatalogWriter":
@@ -125,35 +127,78 @@ class CatalogWriter:
     def append(self, bodies: list[bytes], commit: Commit) -> None:
         """Add a checkpoint and make it durable; on WriteFailedError nothing has changed."""
         data = self._encode(self.number, self.length, bodies, commit)
-        handle = self._disk.open(fmt.catalog_path(self.number), write=True)
         try:
-            try:
-                write_all(self._disk, handle, data, self.length)
-            except WriteFailedError:
-                self._disk.truncate(handle, self.length)
-                raise
-            self._disk.sync(handle)
-        finally:
-            self._disk.release(handle)
+            self._settle_names()
+            self._append(data)
+        except OSError as exc:
+            reason = f"cannot write the catalogue: {exc.strerror or exc}"
+            raise WriteFailedError(reason) from exc
         self.length += len(data)
         self.checkpoint += 1
 
+    def _append(self, data: bytes) -> None:
+        handle = self._disk.open(fmt.catalog_path(self.number), write=True)
+        try:
+            if self._disk.size(handle) > self.length:
+                # An attempt that failed, or was cut short, must not show behind this one.
+                self._disk.truncate(handle, self.length)
+            write_all(self._disk, handle, data, self.length)
+            self._disk.sync(handle)
+        finally:
+            self._disk.release(handle)
+
+    def _settle_names(self) -> None:
+        """A new file that was taken back must be gone for good before the old one goes on."""
+        if self._names_unsettled:
+            self._disk.sync_directory(fmt.CATALOG_DIR)
+            self._names_unsettled = False
+
     def rewrite(self, bodies: list[bytes], commit: Commit) -> None:
-        """Put a checkpoint of all rows into a new file and make it durable; the old one goes."""
+        """Put a checkpoint of all rows into a new file and make it durable; the old one goes.
+
+        On WriteFailedError nothing has changed.
+        """
         number = self.number + 1
         header = file_header(self._uuid, number)
         data = header + self._encode(number, len(header), bodies, commit)
         draft = f"{fmt.catalog_path(number)}.new"
-        if self._disk.exists(draft):
-            self._disk.unlink(draft)
-        write_new_file(self._disk, draft, data)
-        self._disk.rename(draft, fmt.catalog_path(number))
-        self._disk.sync_directory(fmt.CATALOG_DIR)
+        try:
+            if self._disk.exists(draft):
+                self._disk.unlink(draft)
+            write_new_file(self._disk, draft, data)
+            self._disk.rename(draft, fmt.catalog_path(number))
+        except OSError as exc:
+            reason = f"cannot write the catalogue: {exc.strerror or exc}"
+            raise WriteFailedError(reason) from exc
+        try:
+            self._disk.sync_directory(fmt.CATALOG_DIR)
+        except WriteFailedError:
+            self._take_back(fmt.catalog_path(number))
+            raise
         # From here on the new file is the catalogue, whether the old one can be removed or not.
         old, self.number, self.length = self.number, number, len(data)
         self.checkpoint += 1
+        self._names_unsettled = False
         if old:
-            self._disk.unlink(fmt.catalog_path(old))
+            with suppress(OSError):  # the next opening removes it
+                self._disk.unlink(fmt.catalog_path(old))
+
+    def _take_back(self, path: str) -> None:
+        """Remove a new file that could not be made durable: by its number it would count."""
+        self._names_unsettled = True
+        try:
+            self._disk.unlink(path)
+        except OSError as exc:
+            reason = f"a new catalogue could not be taken back: {exc.strerror or exc}"
+            raise SyncFailedError(reason) from exc
+
+
+def remove_superseded(disk: Disk, number: int) -> None:
+    """Remove what is left of other catalogues than the one in use, and drafts of any."""
+    for name in disk.names(fmt.CATALOG_DIR):
+        ours = fmt.numbered([name.removesuffix(".new")], ".cat")
+        if ours and name != f"{number:016d}.cat":
+            disk.unlink(f"{fmt.CATALOG_DIR}/{name}")
 
 
 def load(disk: Disk, uuid: bytes) -> Loaded:

@@ -68,10 +68,13 @@ class Disk(Protocol):
         """Make a file's bytes and length durable, or raise SyncFailedError."""
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory durable, or raise SyncFailedError."""
+        """Make the names in a directory durable, or raise SyncFailedError.
+
+        WriteFailedError where it was not even tried, for want of a descriptor: ask again later.
+        """
 
     def sync_everything(self) -> None:
-        """Make every file and name of the file system durable, or raise SyncFailedError."""
+        """Make every file and name of the file system durable; raises as ``sync_directory``."""
 
     def rename(self, source: str, target: str) -> None:
         """Give a file another name, replacing what has it."""
@@ -175,12 +178,17 @@ def sync_file(disk: Disk, path: str) -> None:
 
 def write_new_file(disk: Disk, path: str, data: bytes) -> None:
     """Create a file with this content, durable but for its name; nothing is left on failure."""
-    handle = disk.open(path, create=True, write=True)
+    try:
+        handle = disk.open(path, create=True, write=True)
+    except OSError as exc:
+        reason = f"cannot create {path}: {exc.strerror or exc}"
+        raise WriteFailedError(reason) from exc
     try:
         write_all(disk, handle, data, 0)
         disk.sync(handle)
     except WriteFailedError:
-        disk.unlink(path)
+        with contextlib.suppress(OSError):  # it says nothing that is whole
+            disk.unlink(path)
         raise
     finally:
         disk.release(handle)
@@ -286,7 +294,7 @@ class RealDisk:
 
     def sync_directory(self, path: str) -> None:
         """See Disk."""
-        handle = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = self._open_to_sync(path)
         try:
             os.fsync(handle)
         except OSError as exc:
@@ -295,9 +303,25 @@ class RealDisk:
         finally:
             os.close(handle)
 
+    def _open_to_sync(self, path: str) -> int:
+        """Open a directory whose names are to be durable. What is in the way decides what follows.
+
+        Nothing is lost where there was no descriptor: the kernel still has the names to write. A
+        directory that cannot be opened for another reason cannot be made durable, either.
+        """
+        try:
+            return self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as exc:
+            reason = f"cannot open directory {path!r} to sync it: {exc.strerror}"
+            if exc.errno in EXHAUSTED:
+                raise WriteFailedError(reason) from exc
+            raise SyncFailedError(reason) from exc
+
     def sync_everything(self) -> None:
         """See Disk. One call however many files are dirty; the standard library lacks it."""
-        handle = self._open("", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = self._open_to_sync("")
         try:
             if self._libc.syncfs(handle) != 0:
                 reason = f"syncfs failed: {os.strerror(ctypes.get_errno())}"

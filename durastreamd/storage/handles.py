@@ -8,7 +8,7 @@ out of descriptors, whoever needs one has all unpinned ones given back first.
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from durastreamd.storage.disk import Disk
 
@@ -51,7 +51,7 @@ class HandleTable:
             with self._lock:
                 found.pins -= 1
                 if found.retired and not found.pins:
-                    self._disk.release(found.handle)
+                    self._let_go(found)
 
     def _shrink(self) -> None:
         """Give back unpinned files beyond the limit, the longest unused first."""
@@ -67,6 +67,10 @@ class HandleTable:
             return
         file.retired = True
         if not file.pins:
+            self._let_go(file)
+
+    def _let_go(self, file: _Open) -> None:
+        with suppress(OSError):  # nothing was written through it
             self._disk.release(file.handle)
 
     def give_back(self) -> bool:

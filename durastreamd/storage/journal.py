@@ -19,6 +19,7 @@ answered error cannot come back to life after a crash. A failed sync is final.
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from durastreamd.errors import SyncFailedError, WriteFailedError
@@ -100,24 +101,29 @@ class JournalWriter:
             raise WriteFailedError(reason) from exc
         try:
             write_all(self._disk, handle, header, 0)
+            self._disk.sync(handle)
+            self._disk.sync_directory(fmt.JOURNAL_DIR)
         except WriteFailedError:
             self._undo(handle, path)
             raise
-        self._disk.sync(handle)
-        self._disk.sync_directory(fmt.JOURNAL_DIR)
         self._handle = handle
         self._seed = file_seed(self._uuid, self.number)
         self.length = len(header)
 
     def _undo(self, handle: int, path: str) -> None:
-        """Take a file back that could not be written; it must not turn up again after a crash."""
+        """Take a file back that could not be written.
+
+        If there is no descriptor to sync its removal with, its name may turn up again after a
+        power cut; it holds no frame, and recovery passes it by (case K).
+        """
         try:
             self._disk.release(handle)
             self._disk.unlink(path)
         except OSError as exc:
             reason = f"a journal file could not be taken back: {exc.strerror or exc}"
             raise SyncFailedError(reason) from exc
-        self._disk.sync_directory(fmt.JOURNAL_DIR)
+        with suppress(WriteFailedError):
+            self._disk.sync_directory(fmt.JOURNAL_DIR)
 
     def rotate(self) -> None:
         """Go on in a new file. On WriteFailedError the old one stays in use."""
@@ -128,7 +134,8 @@ class JournalWriter:
         except WriteFailedError:
             self.number, self._handle, self._seed, self.length = before
             raise
-        self._disk.release(before[1])
+        with suppress(OSError):  # all of it is durable
+            self._disk.release(before[1])
 
     def encode(self, batch: list[fmt.StoredFrame]) -> list[bytes | memoryview]:
         """Return a batch as it will stand in the file, in pieces."""

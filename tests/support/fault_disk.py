@@ -4,11 +4,12 @@ import errno
 import os
 from collections.abc import Callable
 
-from durastreamd.errors import SyncFailedError
+from durastreamd.errors import SyncFailedError, WriteFailedError
+from durastreamd.storage.disk import EXHAUSTED
 from tests.support.sim_disk import SimDisk
 
 SHORT = "short write"
-FAULTS: tuple[int | str, ...] = (errno.EIO, errno.ENOSPC, errno.EMFILE, SHORT)
+FAULTS: tuple[int | str, ...] = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, SHORT)
 
 _COUNTED = (
     "open",
@@ -70,6 +71,9 @@ class FaultDisk(SimDisk):
             return method(handle, data[: len(data) // 2], position)
         assert isinstance(self.fault, int)
         self.fired += 1
+        if name in ("sync_directory", "sync_everything") and self.fault in EXHAUSTED:
+            # The directory could not even be opened; see RealDisk.
+            raise WriteFailedError(name) from OSError(self.fault, os.strerror(self.fault))
         if name.startswith("sync"):
             reason = f"{name} failed: {os.strerror(self.fault)}"
             raise SyncFailedError(reason)
