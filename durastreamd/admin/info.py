@@ -200,18 +200,11 @@ def _reader(disk: Disk, stream: int, base: int, length: int) -> IndexReader:
 
 _SEGMENTS = (
     show.Column("SEGMENT"),
-    show.Column("BYTES", number=True),
-    show.Column("INDEX", number=True),
-    show.Column("RECORDS", number=True),
-    show.Column("STATES", number=True),
+    *show.numbers("BYTES", "INDEX", "RECORDS", "STATES"),
     show.Column("FIRST"),
     show.Column("LAST"),
 )
-_PRODUCERS = (
-    show.Column("PRODUCER"),
-    show.Column("EPOCH", number=True),
-    show.Column("SEQ", number=True),
-)
+_PRODUCERS = (show.Column("PRODUCER"), *show.numbers("EPOCH", "SEQ"))
 
 
 def _write(about: dict[str, object], console: Console) -> None:

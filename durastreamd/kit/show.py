@@ -24,6 +24,11 @@ class Column(NamedTuple):
     gives: bool = False
 
 
+def numbers(*headings: str) -> tuple[Column, ...]:
+    """Return columns in which numbers stand."""
+    return tuple(Column(heading, number=True) for heading in headings)
+
+
 def name(text: str) -> str:
     """Return a client's string fit for a terminal: what controls one is escaped."""
     if text.isprintable():

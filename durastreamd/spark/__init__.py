@@ -1,7 +1,8 @@
 """Streams as Spark data: two formats and the jobs made of them.
 
 ``options`` declares every option of both formats, ``errors`` what goes wrong, ``session`` makes a
-session that starts fast and finds its Python, ``cli`` is ``dspipeline``.
+session that starts fast and finds its Python, ``tasks`` says what a task of a sink knows of itself,
+``arrow`` what is used of pyarrow, ``cli`` is ``dspipeline``.
 
 ``http`` is the format ``durastream``: ``format`` is what Spark looks up; ``places`` asks a server
 which streams there are and how far they go, ``offsets`` writes places into Spark's checkpoint,

@@ -16,9 +16,10 @@ from pyspark.sql.types import StructType
 
 from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.http.format import DurastreamSource
-from durastreamd.spark.http.sink import BATCH_PROPERTY, StreamSinkWriter, Written
+from durastreamd.spark.http.sink import StreamSinkWriter, Written
 from durastreamd.spark.options import SinkOptions, parse
 from durastreamd.spark.session import build_session
+from durastreamd.spark.tasks import BATCH_PROPERTY
 
 FAILED_BATCH = 0
 KILLED_BATCH = 1

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from durastreamd.client import UnreachableError
+from durastreamd.spark import tasks
 from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.errors import OptionError, SinkError
 from durastreamd.spark.http import sink
@@ -311,7 +312,7 @@ class Context:
 
 @contextmanager
 def task(monkeypatch: pytest.MonkeyPatch, partition: int, batch: int | None) -> Iterator[None]:
-    known = {} if batch is None else {sink.QUERY_PROPERTY: "q", sink.BATCH_PROPERTY: str(batch)}
+    known = {} if batch is None else {tasks.QUERY_PROPERTY: "q", tasks.BATCH_PROPERTY: str(batch)}
     with monkeypatch.context() as patch:
         patch.setattr(TaskContext, "get", lambda: Context(partition, **known))
         yield

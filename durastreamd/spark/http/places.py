@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from durastreamd.client import Client, Reply, ServerRefusedError, shared_client
+from durastreamd.protocol.content_type import DEFAULT, is_json
 from durastreamd.spark.errors import ContentError, OptionError
 from durastreamd.spark.http.offsets import StreamPlace
 from durastreamd.spark.http.rows import elements, ended_lines
@@ -37,11 +38,6 @@ class Listed(NamedTuple):
 
     byte: int = -1  # where it ends; -1 if nobody said
     closed: bool = False
-
-
-def is_json(content_type: str) -> bool:
-    """Tell whether this is the content type of a JSON stream."""
-    return content_type.partition(";")[0].strip().lower() == "application/json"
 
 
 def is_textual(content_type: str) -> bool:
@@ -96,7 +92,7 @@ class ServerStreams:
         if reply.status != 200:
             return None
         headers = reply.headers
-        kind = headers.get("content-type", "application/octet-stream")
+        kind = headers.get("content-type", DEFAULT)
         tail = headers.get("stream-next-offset", "")
         snapshot = headers.get("stream-snapshot-offset", "")
         first = _found(reply)

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -35,10 +34,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from durastreamd.client import ClientSettings, ServerRefusedError, shared_client
+from durastreamd.protocol import content_type as ct
 from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.errors import OptionError, SinkError
-from durastreamd.spark.http.places import is_json
 from durastreamd.spark.options import SinkOptions
+from durastreamd.spark.tasks import this_batch, this_partition
 
 _ELEMENTS: "msgspec.json.Decoder[list[msgspec.Raw]] | None" = None
 try:
@@ -47,10 +47,6 @@ try:
     _ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 except ImportError:
     pass  # executors that got this package as a zip alone: slower, not less strict
-
-QUERY_PROPERTY = "sql.streaming.queryId"
-BATCH_PROPERTY = "streaming.sql.batchId"
-JSON = "application/json"
 
 
 @dataclass(frozen=True)
@@ -245,11 +241,11 @@ class Appender:
                     f"There is no stream {stream} at {url}; set createStreams=true to make it."
                 )
                 raise SinkError(message)
-            wanted = wanted or JSON
+            wanted = wanted or ct.JSON
             made = self._send(stream, url, {"Content-Type": wanted}, None, method="PUT")
             return made.get("content-type", wanted)
-        found = reply.headers.get("content-type", "application/octet-stream")
-        if wanted and _media_type(wanted) != _media_type(found):
+        found = reply.headers.get("content-type", ct.DEFAULT)
+        if wanted and not ct.same(wanted, found):
             message = f"Stream {stream} holds {found}; option contentType says {wanted}."
             raise SinkError(message)
         return found
@@ -297,10 +293,6 @@ _ADVICE = {
 }
 
 
-def _media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
 def _are_json(values: list[bytes]) -> bool:
     """Tell whether each value is one JSON text, all at once; False may also mean "ask each".
 
@@ -322,7 +314,7 @@ class Target:
         self.stream = stream
         self.url = url
         self.content_type = content_type
-        self.json = is_json(content_type)
+        self.json = ct.is_json(content_type)
         self._separator = separator
         # A message that is not JSON has no other end than that of its append.
         self.alone = not self.json and not separator
@@ -413,14 +405,6 @@ class WriteTask:
         return written
 
 
-def _partition() -> tuple[TaskContext, int]:
-    context = TaskContext.get()
-    if context is None:
-        message = "The sink writes in Spark tasks only."
-        raise SinkError(message)
-    return context, context.partitionId()
-
-
 class StreamSinkWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
@@ -435,16 +419,9 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
         """Write one partition of a batch: in a task."""
-        context, partition = _partition()
-        query = context.getLocalProperty(QUERY_PROPERTY)
-        batch = context.getLocalProperty(BATCH_PROPERTY)
-        if query is None or batch is None:
-            message = (
-                "Spark does not tell the query and batch of this task; exactly once needs both."
-            )
-            raise SinkError(message)
+        partition, (query, batch) = this_partition(), this_batch()
         query = self._task.options.producer_id or query
-        producer = SinkProducer(f"{query}.{partition}", int(batch))
+        producer = SinkProducer(f"{query}.{partition}", batch)
         return self._task.write(iterator, producer, Written(partition, query))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -471,7 +448,7 @@ class BatchSinkWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
         """Write one partition: in a task."""
-        _, partition = _partition()
+        partition = this_partition()
         return self._task.write(iterator, self._named(partition), Written(partition))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -26,8 +26,9 @@ from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, NO_INPUT, OK, USAGE
+from durastreamd.protocol.content_type import JSON, is_json
 from durastreamd.spark.errors import FoldError
-from durastreamd.spark.http.places import ServerStreams, StreamInfo, is_json
+from durastreamd.spark.http.places import ServerStreams, StreamInfo
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_options
 from durastreamd.spark.options import SourceOptions, parse
@@ -209,7 +210,7 @@ class Compaction:
     def publish(self, snapshot: FoldedSnapshot) -> bool:
         """Publish; False where another compaction was faster and went further."""
         url = f"{self._streams.url(self._args.stream)}/snapshot/{snapshot.offset}"
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": JSON}
         try:
             self._client.request("PUT", url, headers, snapshot.body)
         except ServerRefusedError as exc:

@@ -19,7 +19,6 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs, parquet
-from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -30,7 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from durastreamd.spark.errors import OptionError, SinkError
-from durastreamd.spark.http.sink import BATCH_PROPERTY, QUERY_PROPERTY
+from durastreamd.spark.tasks import this_batch, this_partition
 
 PARQUET, DELTA = "parquet", "delta"
 OPEN_MAX = 100  # files a task writes at once; more are finished and begun again under a new number
@@ -184,9 +183,7 @@ class _Tasks:
 
     def run(self, batches: Iterator[object], query: str, batch: int) -> Wrote:
         """Write one partition."""
-        context = TaskContext.get()
-        assert context is not None
-        mark = mark_of(query, batch, context.partitionId())
+        mark = mark_of(query, batch, this_partition())
         files = TaskFiles(self._target.path, self._schema, mark)
         for each in batches:
             files.add(each)
@@ -208,13 +205,7 @@ class StreamFilesWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[object]) -> Wrote:
         """Write one partition of a batch: in a task."""
-        context = TaskContext.get()
-        query = context.getLocalProperty(QUERY_PROPERTY) if context else None
-        batch = context.getLocalProperty(BATCH_PROPERTY) if context else None
-        if query is None or batch is None:
-            reason = "Spark does not tell the query and batch of this task."
-            raise SinkError(reason)
-        return self._tasks.run(iterator, query, int(batch))
+        return self._tasks.run(iterator, *this_batch())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a batch: in the driver."""

@@ -199,23 +199,13 @@ def bins(records: DataFrame, table: list[StreamStats]) -> tuple[list[Bin], int]:
 
 # --- the table ---
 
+_SUMS = show.numbers("messages", "bytes", "per s")
 _STREAMS = (
     show.Column("stream"),
-    show.Column("messages", number=True),
-    show.Column("bytes", number=True),
-    show.Column("per s", number=True),
-    show.Column("first", number=True),
-    show.Column("last", number=True),
-    show.Column("longest gap", number=True),
-    show.Column("producers", number=True),
+    *_SUMS,
+    *show.numbers("first", "last", "longest gap", "producers"),
 )
-_BUCKETS = (
-    show.Column("bucket"),
-    show.Column("streams", number=True),
-    show.Column("messages", number=True),
-    show.Column("bytes", number=True),
-    show.Column("per s", number=True),
-)
+_BUCKETS = (show.Column("bucket"), *show.numbers("streams"), *_SUMS)
 
 
 class BucketStats(NamedTuple):
