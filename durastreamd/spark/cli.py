@@ -6,6 +6,7 @@ where Spark is missing, and what an error means that was raised on an executor.
 
 import re
 import sys
+from collections.abc import Iterator
 
 from durastreamd.client import ClientError, DeniedError, SettingsError
 from durastreamd.errors import DurastreamError
@@ -91,7 +92,16 @@ def told_by(text: str) -> tuple[int, str] | None:
     if not found:
         return None
     name, reason = found[-1]
-    return next((status for kind, status in STATUSES if kind.__name__ == name), INTERNAL), reason
+    known = {kind.__name__: kind for kind in _kinds(DurastreamError)}
+    kind = known.get(name, DurastreamError)
+    return next(status for parent, status in STATUSES if issubclass(kind, parent)), reason
+
+
+def _kinds(kind: type[Exception]) -> Iterator[type[Exception]]:
+    """Yield a kind of error and all that are kinds of it."""
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
 
 
 if __name__ == "__main__":

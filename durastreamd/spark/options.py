@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from datetime import datetime
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import ClassVar, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
@@ -32,7 +33,7 @@ Given = TypeVar("Given", bound="Options")
 
 
 # By the stream's name: an offset as the server writes it, or the number of a message.
-Places = dict[str, str | int]
+Places = Mapping[str, str | int]
 
 
 class Row(NamedTuple):
@@ -434,6 +435,7 @@ def _json_object(name: str, text: str) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=16)  # it is asked for each stream, and may name all of them
 def places(name: str, text: str, words: str = "earliest, latest") -> Places:
     """Read places as JSON: a stream's name to an offset (a text) or a message's number."""
     try:

@@ -17,7 +17,15 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from durastreamd.errors import DataDirectoryError
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.console import Console
-from durastreamd.kit.status import CORRUPT, INTERNAL, IO_ERROR, NO_INPUT, UNAVAILABLE, USAGE
+from durastreamd.kit.status import (
+    CORRUPT,
+    INTERNAL,
+    IO_ERROR,
+    NO_INPUT,
+    NO_PERMISSION,
+    UNAVAILABLE,
+    USAGE,
+)
 from durastreamd.spark import cli
 from durastreamd.spark.errors import FoldError
 from durastreamd.spark.jobs import audit, compact, export, files, importing, plot, stats
@@ -330,5 +338,15 @@ def test_errors_of_tasks_are_told_in_their_own_words() -> None:
         "no key 'k'",
     )
     assert cli.told_by("java.lang.OutOfMemoryError: heap") is None
+    for name, status in (
+        ("client.errors.UnreachableError", UNAVAILABLE),
+        ("client.errors.ServerRefusedError", UNAVAILABLE),
+        ("client.errors.DeniedError", NO_PERMISSION),
+        ("client.errors.SettingsError", USAGE),
+        ("spark.errors.OptionError", USAGE),
+        ("spark.errors.DataLossError", INTERNAL),
+        ("of.a.later.version.NewError", INTERNAL),
+    ):
+        assert cli.told_by(f"durastreamd.{name}: so\n") == (status, "so")
     assert cli.explain(DataDirectoryError("x")) == (NO_INPUT, "x")
     assert cli.explain(RuntimeError("x")) is None
