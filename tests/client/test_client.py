@@ -154,6 +154,11 @@ def test_what_may_not_be_repeated_is_not() -> None:
         with pytest.raises(UnreachableError):
             client.request("POST", url, {}, b"x", repeatable=False)
         assert len(server.seen) == 1
+        client.get(url)
+        server.script += [Scripted(0)]
+        with pytest.raises(UnreachableError):  # on a kept connection it would be sent again
+            client.request("POST", url, {}, b"x", repeatable=False)
+        assert len(server.seen) == 3
         client.hang_up()
 
 
