@@ -23,7 +23,7 @@ from durastreamd.admin.manifest import (
     digest_of,
     read_manifest,
 )
-from durastreamd.admin.moment import Moment, lacking, moment_of
+from durastreamd.admin.moment import Moment, lacking, moment_of, unverified
 from durastreamd.admin.opening import in_use, now_ms
 from durastreamd.admin.place import disk_of, options_of, root_of
 from durastreamd.admin.tree import FOLDERS, Tree, create_file
@@ -97,13 +97,26 @@ def take(
         missing, streams = _missing(RealDisk(str(draft)), options, moment)
         later = moment_of(disk) if missing else moment
         if later == moment:
-            return moment._replace(streams=streams), missing
+            rotten = [] if missing else _rotten(RealDisk(str(draft)), options)
+            return moment._replace(streams=streams), missing + rotten
         moment = later
     text = (
         f"files went as fast as they were copied, at last {missing[0]}; "
         f"gave up after {MOMENTS_MAX} moments. Try again when fewer streams are deleted"
     )
     raise CommandError(IO_ERROR, text)
+
+
+def _rotten(disk: Disk, options: EngineOptions) -> list[str]:
+    """Verify what was copied, byte by byte; return what fails."""
+    overlay = OverlayDisk(disk)
+    try:
+        engine, _ = open_engine(overlay, options, lambda: b"", now_ms())
+        found = list(unverified(engine))
+        engine.release()
+        return found
+    finally:
+        overlay.release_base()
 
 
 def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> tuple[list[str], int]:

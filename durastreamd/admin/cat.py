@@ -15,8 +15,7 @@ from durastreamd.kit.status import NO_INPUT, OK, USAGE
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.sse import needs_base64
-from durastreamd.storage import format as fmt
-from durastreamd.storage.blobs import BlobCheck
+from durastreamd.storage.proofs import BlobFile
 
 PIECE_BYTES = 1024 * 1024
 
@@ -203,24 +202,11 @@ def _write_snapshot(found: Opened, stream: Stream, console: Console) -> None:
     blob = stream.snapshot
     if blob is None:
         raise CommandError(NO_INPUT, f"{stream.key} has no snapshot")
-    path = fmt.snapshot_path(blob.owner, blob.position, blob.serial)
-    disk = found.engine.disk
-    check = BlobCheck(blob.owner, blob.position, path, blob.sum)
-    try:
-        handle = disk.open(path)
-    except FileNotFoundError as exc:
-        raise CorruptDataError(path, 0, "the snapshot is missing") from exc
-    try:
-        at = 0
-        while at < blob.size or not at:
-            piece = disk.pread(handle, min(PIECE_BYTES, blob.size - at), at)
-            at += len(piece)
-            last = at >= blob.size or not piece
-            console.raw(check.add(piece, last=last))
-            if last:
-                return
-    finally:
-        disk.release(handle)
+    file = BlobFile(blob.owner, blob.position, blob.serial, blob.size, blob.sum)
+    proofs = found.engine.proofs
+    proofs.prove(file, 0, blob.size)  # nothing is written of one that does not verify
+    for at in range(0, blob.size, PIECE_BYTES):
+        console.raw(proofs.read(file, at, min(at + PIECE_BYTES, blob.size)))
 
 
 COMMAND = Command("cat", "write a stream as a client would get it", _add_arguments, _run)

@@ -20,7 +20,9 @@ from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
 from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.proofs import BlobFile
 from durastreamd.storage.recovery import JournalWalk, Torn
+from durastreamd.storage.scrub import check_stream
 
 LOOKS_MAX = 20
 LOOK_AGAIN_S = 0.02
@@ -130,6 +132,22 @@ def lacking(engine: Engine) -> list[str]:
         found += _segments_lacking(engine, stream.id, engine.namespace.retained_from(stream))
         found += [path for path in cp.blobs_kept(engine, stream) if not engine.disk.exists(path)]
     return found
+
+
+def unverified(engine: Engine) -> Iterator[str]:
+    """Read every file that an opened directory needs; yield what does not verify."""
+    for stream in engine.namespace.by_id.values():
+        if stream.damage:
+            continue
+        low, place = engine.namespace.retained_from(stream), engine.placements[stream.id]
+        shown, blob = stream.snapshot, None
+        if shown is not None and not stream.gone:
+            blob = BlobFile(shown.owner, shown.position, shown.serial, shown.size, shown.sum)
+        try:
+            for _ in check_stream(engine.disk, stream.id, place, low, blob):
+                pass
+        except CorruptDataError as exc:
+            yield f"{stream.key}: {exc}"
 
 
 def _segments_lacking(engine: Engine, stream: int, lowest: int) -> Iterator[str]:

@@ -365,6 +365,20 @@ def test_a_damaged_directory_is_backed_up_as_it_is(data: Path, tmp_path: Path) -
     assert dsadmin("backup", "--verify", tmp_path / "copy")[0] == OK
 
 
+@pytest.mark.parametrize("suffix", [".log", ".idx"])
+def test_bytes_that_do_not_verify_are_named(data: Path, tmp_path: Path, suffix: str) -> None:
+    """A copy of rotten bytes has the right SHA-256 of them; so they are verified themselves."""
+    rotten = next(iter(sorted(data.rglob(f"*{suffix}"))))
+    content = bytearray(rotten.read_bytes())
+    content[len(content) // 2] ^= 1
+    rotten.write_bytes(content)
+    status, _, text = dsadmin("--data-dir", data, "backup", tmp_path / "copy")
+    assert status == CORRUPT
+    assert "and so in the backup: /one: streams" in text
+    assert rotten.name in text
+    assert "docs/two" not in text
+
+
 def test_places_that_are_not_for_a_backup_are_refused(data: Path, tmp_path: Path) -> None:
     backup = ("--data-dir", data, "backup")
     assert dsadmin(*backup, data / "copy")[0] == USAGE

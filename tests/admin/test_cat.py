@@ -133,6 +133,31 @@ def test_a_file_that_goes_while_it_is_read_is_found_again(
     assert run("--data-dir", data, "cat", "orders/1").status == CORRUPT
 
 
+@pytest.mark.parametrize("form", [(), ("--lines",), ("--json",)])
+def test_no_byte_of_a_record_that_does_not_verify_is_written(
+    data: Path, form: tuple[str, ...]
+) -> None:
+    true = run("--data-dir", data, "cat", "orders/1", *form)
+    assert true.status == 0
+    paths = [path for path in sorted(data.rglob("*.log")) if b'"' in path.read_bytes()[:200]]
+    hurt = 0
+    for path in paths:
+        before = path.read_bytes()
+        content = bytearray(before)
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        found = run("--data-dir", data, "cat", "orders/1", *form)
+        path.write_bytes(before)
+        if found.status:
+            hurt += 1
+            assert found.status == CORRUPT
+            assert true.out.startswith(found.out)
+            assert str(path.relative_to(data)) in found.err
+        else:
+            assert found.out == true.out
+    assert hurt
+
+
 def test_a_damaged_snapshot_and_a_missing_segment_are_named(data: Path) -> None:
     (blob,) = data.glob("streams/*/*/*.snap")
     blob.write_bytes(b"Folded")
