@@ -4,6 +4,8 @@ Folded without the server's engine, and without its assertions: a record that do
 reported and the stream goes on from what the record says.
 """
 
+from collections import Counter
+
 from durastreamd.admin.findings import Finding
 from durastreamd.admin.folding import advance, begin, record_of
 from durastreamd.admin.scan import Head
@@ -17,13 +19,31 @@ Ranges = list[tuple[int, int]]
 
 
 class Census:
-    """Every stream by id, and who forked whom."""
+    """Every stream by id, and how many forks each has."""
 
     def __init__(self) -> None:
         self.streams: dict[int, Stream] = {}
         self.names: dict[str, int] = {}
         self.buckets: set[str] = set()
         self.findings: list[Finding] = []
+        self._forks: Counter[int] = Counter()
+
+    def add(self, stream: Stream) -> None:
+        """Enter a stream."""
+        self.streams[stream.id] = stream
+        self.names[stream.key] = stream.id
+        self._forks[stream.source] += 1
+
+    def remove(self, stream: Stream) -> None:
+        """End a stream, and every deleted ancestor that was kept only for it."""
+        last: Stream | None = stream
+        while last is not None:
+            source = last.source
+            if self.streams.pop(last.id, None) is not None:
+                self._forks[source] -= 1
+            last = self.streams.get(source) if source else None
+            if last is not None and (not last.gone or self._forks[source]):
+                return
 
 
 def take_census(found: Survey) -> Census:
@@ -31,8 +51,7 @@ def take_census(found: Survey) -> Census:
     census = Census()
     census.buckets = set(found.buckets)
     for claim in found.claims.values():
-        census.streams[claim.stream.id] = Stream.from_row(claim.stream.row())
-        census.names[claim.stream.key] = claim.stream.id
+        census.add(Stream.from_row(claim.stream.row()))
     # Without a whole catalogue a record of an unknown stream says nothing but that.
     next_id = found.commit.next_id if found.commit is not None else 0
     known_from = next_id if found.catalog_trusted else NEVER
@@ -70,9 +89,8 @@ def _fold(census: Census, head: Head, next_id: int, known_from: int) -> None:
 def _create(census: Census, record: Create, lsn: int) -> None:
     before = census.streams.get(census.names.get(record.key, 0))
     if before is not None:
-        remove(census.streams, before)
-    census.names[record.key] = record.stream
-    census.streams[record.stream] = begin(record, lsn)
+        census.remove(before)
+    census.add(begin(record, lsn))
 
 
 def _fold_into(
@@ -87,25 +105,12 @@ def _fold_into(
     if frame.lsn <= stream.lsn:
         return
     if isinstance(record, Delete) and not record.soft:
-        remove(census.streams, stream)
+        census.remove(stream)
         return
     if frame.start != stream.tail and not stream.damage:
         detail = f"the record starts at {frame.start}, the tail is {stream.tail}"
         _report(census, head, "gap", detail, stream.key)
     advance(stream, record, frame.lsn)
-
-
-def remove(streams: dict[int, Stream], stream: Stream) -> None:
-    """End a stream, and every deleted ancestor that was kept only for it."""
-    last: Stream | None = stream
-    while last is not None:
-        source = last.source
-        streams.pop(last.id, None)
-        last = streams.get(source) if source else None
-        if last is not None and (
-            not last.gone or any(other.source == source for other in streams.values())
-        ):
-            return
 
 
 def _check_names(census: Census, found: Survey) -> None:
@@ -122,32 +127,47 @@ def _check_names(census: Census, found: Survey) -> None:
             census.findings.append(Finding(path, 0, "bucket", "its bucket is gone", stream.key))
 
 
-Forks = dict[int, list[Stream]]
+class Readers:
+    """Who reads which of a stream's own bytes: itself, its forks, their forks.
 
+    What a fork and all its own read below it is put together once, from the last forks up.
+    """
 
-def forks_of(streams: dict[int, Stream]) -> Forks:
-    """Return the forks of every stream that has some."""
-    forks: Forks = {}
-    for stream in streams.values():
-        if stream.source:
-            forks.setdefault(stream.source, []).append(stream)
-    return forks
+    def __init__(self, streams: dict[int, Stream]) -> None:
+        self._forks: dict[int, list[Stream]] = {}
+        for stream in streams.values():
+            if stream.source:
+                self._forks.setdefault(stream.source, []).append(stream)
+        self._below: dict[int, Ranges] = {}
 
+    def ranges(self, stream: Stream) -> Ranges:
+        """Return which of a stream's own bytes anybody reads."""
+        low, high = stream.fork_position, stream.tail
+        read = [] if stream.gone else [(max(stream.floor, low), high)]
+        for fork in self._forks.get(stream.id, ()):
+            read += [(max(first, low), min(last, high)) for first, last in self._read_below(fork)]
+        return joined(read)
 
-def read_ranges(forks: Forks, stream: Stream) -> Ranges:
-    """Return which of a stream's own bytes anybody reads: itself, or a fork."""
-    own = [] if stream.gone else [(max(stream.floor, stream.fork_position), stream.tail)]
-    pending = [(fork, fork.fork_position) for fork in forks.get(stream.id, ())]
-    seen = {stream.id}
-    while pending:
-        fork, limit = pending.pop()
-        if fork.id in seen:
-            continue  # a circle cannot be, but nothing is trusted here
-        seen.add(fork.id)
-        if not fork.gone:
-            own.append((max(fork.floor, stream.fork_position), min(limit, stream.tail)))
-        pending += [(child, min(limit, child.fork_position)) for child in forks.get(fork.id, ())]
-    return joined(own)
+    def _read_below(self, fork: Stream) -> Ranges:
+        known = self._below
+        begun: set[int] = set()
+        stack = [fork]
+        while stack:
+            each = stack[-1]
+            forks = self._forks.get(each.id, ())
+            # A circle cannot be, but nothing is trusted here: nobody is begun twice.
+            unknown = [c for c in forks if c.id not in known and c.id not in begun]
+            begun.add(each.id)
+            if unknown:
+                stack += unknown
+                continue
+            stack.pop()
+            limit = each.fork_position
+            read = [] if each.gone else [(each.floor, limit)]
+            for child in forks:
+                read += [(low, min(high, limit)) for low, high in known.get(child.id, ())]
+            known[each.id] = joined(read)
+        return known[fork.id]
 
 
 def joined(ranges: Ranges) -> Ranges:

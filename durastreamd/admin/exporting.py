@@ -2,7 +2,6 @@
 
 import argparse
 import base64
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from durastreamd.admin.items import (
 )
 from durastreamd.admin.opening import Opened, find_stream, opened
 from durastreamd.admin.outgoing import Batch, Own, own, readable
-from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit.command import Command, CommandError
@@ -368,17 +366,8 @@ class _Everything:
         """Return the snapshots that go with a stream: its own, as far as somebody shows them."""
         if not linked:
             return [stream.snapshot] if stream.snapshot is not None else []
-        kept = cp.blobs_kept(self._engine, stream)
-        shown = (
-            other.snapshot
-            for other in itertools.chain([stream], self._engine.namespace.by_id.values())
-        )
-        found = {
-            fmt.snapshot_path(blob.owner, blob.position, blob.serial): blob
-            for blob in shown
-            if blob is not None and blob.owner == stream.id
-        }
-        return [found[path] for path in sorted(kept)]
+        kept = self._engine.namespace.snapshots_of(stream.id)
+        return sorted(kept, key=lambda blob: (blob.position, blob.serial))
 
     def _blob(self, blob: Snapshot) -> None:
         self._out.write(SnapshotItem(blob.position, blob.serial, blob.content_type, blob.size))

@@ -12,6 +12,7 @@ A snapshot goes with a raised floor: what it was folded from no longer joins wha
 from typing import NamedTuple
 
 from durastreamd.admin.census import Ranges, joined, without
+from durastreamd.model.lineage import Lineage
 from durastreamd.model.stream_state import Stream
 
 
@@ -24,24 +25,19 @@ class Verdict(NamedTuple):
     hidden: Ranges
 
 
-def lost_of(streams: dict[int, Stream], covered: dict[int, Ranges], stream: Stream) -> Ranges:
+def lost_of(lineage: Lineage, covered: dict[int, Ranges], stream: Stream) -> Ranges:
     """Return what is lost of all a stream shows, its own bytes and those it inherited."""
     lost: Ranges = []
-    high = stream.tail
-    level: Stream | None = stream
-    seen: set[int] = set()
-    while level is not None and level.id not in seen:
-        seen.add(level.id)
-        low = max(level.fork_position, stream.floor)
-        if low < high:
-            lost += without([(low, high)], covered[level.id])
-        high = min(high, level.fork_position)
-        if stream.floor >= high:
+    reached = stream.tail
+    for holder, begin, high in lineage.parts(stream):
+        if high <= stream.floor:
             break
-        source = level.source
-        level = streams.get(source) if source else None
-        if level is None and source:
-            lost.append((stream.floor, high))
+        low = max(begin, stream.floor)
+        if low < high:
+            lost += without([(low, high)], covered[holder.id])
+        reached = low
+    if reached > stream.floor:  # nobody holds the rest: a source is gone
+        lost.append((stream.floor, reached))
     return joined(lost)
 
 

@@ -241,21 +241,27 @@ def _rest(
             yield _batch(record, payload)
 
 
-def readable(engine: Engine, stream: Stream, start: int, end: int | None = None) -> Iterator[Batch]:
+def readable(engine: Engine, stream: Stream, start: int) -> Iterator[Batch]:
     """Yield what a client gets from ``start`` on, in batches, whoever's files hold it.
 
     A batch inherited from a source is its bytes, messages and time: the source's producers and
     closure are not the fork's. Times never decrease, even where a clock did between two streams.
     """
-    end = stream.tail if end is None else end
+    parts = [part for part in engine.namespace.lineage.parts(stream) if part.high >= start]
     last = 0
-    if start < stream.fork_position:
-        source = engine.namespace.by_id[stream.source]
-        for batch in readable(engine, source, start, min(stream.fork_position, end)):
-            if batch.data:
+    for holder, low, high in reversed(parts):
+        for batch in _held(engine, holder, max(start, low), high):
+            batch = batch._replace(time_ms=max(batch.time_ms, last))
+            if holder is stream:
+                yield batch
+            elif batch.data:
                 last = batch.time_ms
                 yield batch._replace(closes=False, seq=None, producers=())
-    for _, record, payload in _walk(engine, stream, max(start, stream.fork_position)):
+
+
+def _held(engine: Engine, holder: Stream, start: int, end: int) -> Iterator[Batch]:
+    """Yield the batches of one stream's own files between two positions."""
+    for _, record, payload in _walk(engine, holder, start):
         if record is None:
             continue
         if record.start > end:
@@ -263,5 +269,4 @@ def readable(engine: Engine, stream: Stream, start: int, end: int | None = None)
         batch = _before(_batch(record, payload), end)
         if batch.at + len(batch.data) <= start and batch.at < start:
             continue
-        batch = _after(batch, start)
-        yield batch._replace(time_ms=max(batch.time_ms, last))
+        yield _after(batch, start)

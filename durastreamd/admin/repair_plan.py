@@ -18,9 +18,10 @@ it ended; empty buckets are lost then, and a deletion of the last seconds may be
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
-from durastreamd.admin.census import Census, Ranges, forks_of, joined, read_ranges
+from durastreamd.admin.census import Census, Ranges, Readers, joined
 from durastreamd.admin.findings import Finding
 from durastreamd.admin.folding import record_of
 from durastreamd.admin.layout import Layout, NewFile, lay_out
@@ -32,6 +33,7 @@ from durastreamd.admin.survey import NEVER, StreamFiles, Survey
 from durastreamd.admin.survey_journal import owner_of_lost
 from durastreamd.admin.verification import Examination, check_snapshot
 from durastreamd.engine import checkpoint as cp
+from durastreamd.model.lineage import Lineage
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import BucketChange, Delete
 from durastreamd.model.stream_state import Stream
@@ -235,14 +237,15 @@ class _Planning:
                 self._streams.pop(by_key[key])
                 self._salvaged.pop(by_key[key], None)
             by_key[key] = stream
-        while True:
-            sources = forks_of(self._streams)
-            abandoned = [i for i, s in self._streams.items() if s.gone and i not in sources]
-            if not abandoned:
-                return
-            for stream in abandoned:
-                self._streams.pop(stream)
-                self._salvaged.pop(stream, None)
+        forks = Counter(state.source for state in self._streams.values())
+        abandoned = [i for i, state in self._streams.items() if state.gone and not forks[i]]
+        while abandoned:
+            stream = abandoned.pop()
+            source = self._streams.pop(stream).source
+            self._salvaged.pop(stream, None)
+            forks[source] -= 1
+            if source in self._streams and self._streams[source].gone and not forks[source]:
+                abandoned.append(source)
 
     # --- losses ---
 
@@ -251,8 +254,9 @@ class _Planning:
         for stream, state in self._streams.items():
             salvaged = self._salvaged.get(stream)
             covered[stream] = salvaged.covered if salvaged is not None else [(0, state.tail)]
+        lineage = Lineage(self._streams)
         verdicts = {
-            stream: judge(state, lost_of(self._streams, covered, state), self._keep)
+            stream: judge(state, lost_of(lineage, covered, state), self._keep)
             for stream, state in self._streams.items()
             if not state.gone
         }
@@ -265,22 +269,20 @@ class _Planning:
                 self._apply_verdict(state, verdict.floor, verdict.tail)
             self._tell(state.key, "lost", verdict.destroyed)
             self._tell(state.key, "no longer served", verdict.hidden)
-            self._tell(state.key, "unproven", self._unproven(state))
+            self._tell(state.key, "unproven", self._unproven(lineage, state))
             self._check_snapshot(stream)
 
-    def _unproven(self, state: Stream) -> Ranges:
+    def _unproven(self, lineage: Lineage, state: Stream) -> Ranges:
         """Return which bytes of a stream, own or inherited, have no checksum left."""
         ranges: Ranges = []
-        high = state.tail
-        level: Stream | None = state
-        while level is not None and high > state.floor:
-            salvaged = self._salvaged.get(level.id)
-            low = max(level.fork_position, state.floor)
+        for holder, begin, high in lineage.parts(state):
+            if high <= state.floor:
+                break
+            salvaged = self._salvaged.get(holder.id)
+            low = max(begin, state.floor)
             for first, last in salvaged.unproven if salvaged is not None else []:
                 if max(first, low) < min(last, high):
                     ranges.append((max(first, low), min(last, high)))
-            high = min(high, level.fork_position)
-            level = self._streams.get(level.source)
         return joined(ranges)
 
     def _change(self, stream: int) -> None:
@@ -325,7 +327,7 @@ class _Planning:
 
     def _lay_out(self) -> list[Row]:
         rows: list[Row] = []
-        forks = forks_of(self._streams)
+        readers = Readers(self._streams)
         for stream, state in sorted(self._streams.items()):
             salvaged = self._salvaged.get(stream)
             files = self._found.files.get(stream, _NO_FILES)
@@ -334,7 +336,7 @@ class _Planning:
                 self._kept |= {fmt.index_path(stream, base) for base in files.indexes}
                 self._kept |= {fmt.segment_path(stream, base) for base in files.segments}
             else:
-                layout: Layout = lay_out(self._disk, salvaged, files, read_ranges(forks, state))
+                layout: Layout = lay_out(self._disk, salvaged, files, readers.ranges(state))
                 placement = layout.placement
                 self._kept |= layout.kept
                 self._plan.made += layout.made

@@ -12,10 +12,8 @@ import xxhash
 
 from durastreamd.admin.census import (
     Census,
-    Forks,
-    forks_of,
+    Readers,
     joined,
-    read_ranges,
     take_census,
     without,
 )
@@ -112,12 +110,12 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     findings = [*found.findings, *census.findings, *found.orphans]
     claims = {claim.stream.id: claim for claim in _chosen(found, census, scope)}
     tasks = [task for claim in claims.values() for task in tasks_of(found, claim, scope)]
-    forks = forks_of(census.streams)
+    readers = Readers(census.streams)
     # In the order of the tasks, so that only one stream's reports are held at a time.
     for stream_id, group in groupby(run(tasks), key=lambda done: done[0].stream):
         reports = [report for _, report in group]
-        findings += _own_findings(census, forks, claims[stream_id], reports)
-        findings += _join(found, census, forks, claims[stream_id], reports)
+        findings += _own_findings(census, readers, claims[stream_id], reports)
+        findings += _join(found, census, readers, claims[stream_id], reports)
     for stream in census.streams.values():
         if scope.only is None or stream.id in scope.only:
             findings += _check_stream(disk, census, stream, scope)
@@ -154,11 +152,11 @@ def tasks_of(found: Survey, claim: Claim, scope: Scope) -> Iterator[SegmentTask]
 
 
 def _own_findings(
-    census: Census, forks: Forks, claim: Claim, reports: list[SegmentReport]
+    census: Census, readers: Readers, claim: Claim, reports: list[SegmentReport]
 ) -> Iterator[Finding]:
     """What is wrong with a segment that retention has passed hurts nobody: it is being removed."""
     now = census.streams.get(claim.stream.id)
-    read = read_ranges(forks, now) if now is not None else []
+    read = readers.ranges(now) if now is not None else []
     ends = [report.base for report in reports[1:]] + [claim.placement.flushed]
     for report, end in zip(reports, ends, strict=True):
         unread = not any(low < max(end, report.end) and report.base < high for low, high in read)
@@ -168,7 +166,7 @@ def _own_findings(
 
 
 def _join(
-    found: Survey, census: Census, forks: Forks, claim: Claim, reports: list[SegmentReport]
+    found: Survey, census: Census, readers: Readers, claim: Claim, reports: list[SegmentReport]
 ) -> Iterator[Finding]:
     stream, place = claim
     for before, report in pairwise(reports):
@@ -178,7 +176,7 @@ def _join(
         wrong = contradiction(report.head, before.tail)
         if wrong and not before.findings:
             yield Finding(path, 0, "state", wrong, stream.key)
-    yield from _coverage(census, forks, claim, reports)
+    yield from _coverage(census, readers, claim, reports)
     if reports and reports[-1].tail is not None and not reports[-1].findings:
         folded = reports[-1].tail[0]
         wrong = _row_differs(stream, folded)
@@ -202,14 +200,14 @@ def _row_differs(row: Stream, folded: Stream) -> str:
 
 
 def _coverage(
-    census: Census, forks: Forks, claim: Claim, reports: list[SegmentReport]
+    census: Census, readers: Readers, claim: Claim, reports: list[SegmentReport]
 ) -> Iterator[Finding]:
     """Everything that anybody reads, and that the files are to hold, is in some segment."""
     now = census.streams.get(claim.stream.id)
     if now is None or not claim.placement.made:
         return
     flushed = claim.placement.flushed
-    needed = [(low, min(high, flushed)) for low, high in read_ranges(forks, now)]
+    needed = [(low, min(high, flushed)) for low, high in readers.ranges(now)]
     held = [(report.base, report.end) for report in reports]
     for low, high in without(needed, joined(held)):
         path = fmt.segment_path(claim.stream.id, low)

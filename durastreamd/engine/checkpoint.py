@@ -353,15 +353,10 @@ def _remove_files(engine: Engine, cut: _Cut) -> Steps:
 
 def blobs_kept(engine: Engine, stream: Stream) -> set[str]:
     """Return the snapshot files of a stream that it or a fork of it still shows."""
-    kept = set()
-    readers = [stream.id]
-    while readers:
-        reader = engine.namespace.by_id[readers.pop()]
-        readers += engine.namespace.forks_of(reader.id)
-        blob = reader.snapshot
-        if blob is not None and blob.owner == stream.id:
-            kept.add(fmt.snapshot_path(blob.owner, blob.position, blob.serial))
-    return kept
+    return {
+        fmt.snapshot_path(blob.owner, blob.position, blob.serial)
+        for blob in engine.namespace.snapshots_of(stream.id)
+    }
 
 
 def trim(

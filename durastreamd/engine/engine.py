@@ -10,7 +10,7 @@ caller may run the jobs in threads and the rest wherever it likes, one at a time
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import cbor2
@@ -50,7 +50,7 @@ class Engine:
         self.disk = disk
         self.options = options
         self.uuid = uuid
-        self.namespace = Namespace()
+        self.namespace = Namespace(options.fork_depth_max)
         self.handles = HandleTable(disk, options.handles_max)
         self.proofs = Proofs(disk, self.handles, options.proof_bytes_max)
         self.journal: JournalWriter
@@ -194,16 +194,11 @@ class Engine:
         """Return the stream's committed bytes as of now."""
         if stream.damage:
             raise StreamDamagedError(stream.damage)
-        levels: list[Level] = []
-        high = stream.tail
-        level: Stream | None = stream
-        while level is not None:
-            low = level.fork_position
-            if low < high or level is stream:
-                hot = tuple(self.hot.get(level.id, ()))
-                levels.append(Level(level.id, low, high, self.placements[level.id], hot))
-            high = min(high, low)
-            level = self.namespace.by_id.get(level.source) if level.source else None
+        hot, places = self.hot, self.placements
+        levels = [
+            Level(holder.id, low, high, places[holder.id], tuple(hot.get(holder.id, ())))
+            for holder, low, high in self.namespace.lineage.parts(stream)
+        ]
         levels.reverse()
         return View(self.disk, self.proofs, levels, stream)
 
@@ -211,16 +206,14 @@ class Engine:
     def reading(self, stream: Stream) -> Iterator[View]:
         """Lend a view whose files stay until the with block ends, whatever is deleted meanwhile."""
         view = self.view(stream)
-        held: list[int] = []
-        level: Stream | None = stream
-        while level is not None:
-            held.append(level.id)
-            level = self.namespace.by_id.get(level.source) if level.source else None
+        held = {level.stream for level in view.levels}
+        if stream.snapshot is not None:
+            held.add(stream.snapshot.owner)
         with self.holding(held):
             yield view
 
     @contextmanager
-    def holding(self, held: list[int]) -> Iterator[None]:
+    def holding(self, held: Collection[int]) -> Iterator[None]:
         """Keep the files of streams until the with block ends; damage met in it is marked."""
         for held_id in held:
             self.pins[held_id] = self.pins.get(held_id, 0) + 1

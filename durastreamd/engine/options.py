@@ -40,6 +40,9 @@ class EngineOptions:
     producers_max: Annotated[
         int, "per stream: some 600 KiB of state, and a bound at all", POSITIVE
     ] = 10_000
+    fork_depth_max: Annotated[
+        int, "forks of forks: a read of the last goes through as many files", POSITIVE
+    ] = 1000
     touch_fraction: Annotated[
         int, "a read renews a lifetime on disk when 1/8 of it has passed", POSITIVE
     ] = 8

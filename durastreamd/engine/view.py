@@ -69,7 +69,8 @@ class View:
     def __init__(self, disk: Disk, proofs: Proofs, levels: list[Level], stream: Stream) -> None:
         self._disk = disk
         self._proofs = proofs
-        self._levels = levels  # in position order: the oldest ancestor first
+        self.levels = levels  # in position order: the oldest ancestor first
+        self._lows = [level.low for level in levels]
         self._json = stream.json
         self._messages = stream.messages
         self.floor = stream.floor
@@ -96,10 +97,11 @@ class View:
         """Return the bytes of [start, end), which must lie within the view."""
         self._spend(end - start)
         parts: list[bytes] = []
-        for level in self._levels:
+        for level in self._levels_from(start):
             low, high = max(start, level.low), min(end, level.high)
-            if low < high:
-                parts += self._read_level(level, low, high)
+            if low >= high:
+                break
+            parts += self._read_level(level, low, high)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def lend(self, start: int, end: int, buffer: memoryview) -> Data:
@@ -179,10 +181,11 @@ class View:
         return self._proofs.index_reader(segment, size, wait=self.wait)
 
     def _level_at(self, position: int) -> Level:
-        for level in self._levels:
-            if level.low <= position < level.high:
-                return level
-        return self._levels[-1]
+        return self.levels[max(bisect_right(self._lows, position) - 1, 0)]
+
+    def _levels_from(self, position: int) -> Iterator[Level]:
+        """Yield the levels that hold bytes at a position or above."""
+        return islice(self.levels, max(bisect_right(self._lows, position) - 1, 0), None)
 
     def span_at(self, position: int) -> Span | None:
         """Return the record that holds the byte at ``position``, None at the tail."""
@@ -209,7 +212,7 @@ class View:
 
     def spans(self, start: int) -> Iterator[Span]:
         """Yield the records that hold bytes from ``start`` on, in order."""
-        for level in self._levels:
+        for level in self._levels_from(start):
             if level.high > start:
                 yield from self._level_spans(level, max(start, level.low))
 
@@ -301,9 +304,10 @@ class View:
 
     def is_boundary(self, position: int) -> bool:
         """Tell whether a message ends, or the stream begins, at ``position``."""
-        edges = (self.floor, self.tail, *(level.low for level in self._levels))
-        if not self.floor < position < self.tail or position in edges:
-            return position in edges
+        if position in (self.floor, self.tail, self._level_at(position).low):
+            return True
+        if not self.floor < position < self.tail:
+            return False
         if self._json:
             before = position - len(SEPARATOR)
             return before >= self.floor and self.read(before, position) == SEPARATOR
@@ -395,11 +399,21 @@ class View:
 
     def position_at(self, time_ms: int) -> int:
         """Return where the first record written at or after a time begins; the tail if none was."""
-        for level in self._levels:
+        # Times never decrease along a stream: the last level that begins before is the first that
+        # may hold it.
+        held = [level for level in self._levels_from(self.floor) if level.low < level.high]
+        first = bisect_left(held, time_ms, key=self._begins_ms)
+        for level in held[max(first - 1, 0) :]:
             found = self._level_position_at(level, time_ms)
             if found is not None:
                 return found
         return self.tail
+
+    def _begins_ms(self, level: Level) -> int:
+        """Return when the first record was written that a level retains."""
+        span = self.span_at(max(level.low, self.floor))
+        assert span is not None, "a level that is not empty lies below the tail"
+        return span.time_ms
 
     def _level_position_at(self, level: Level, time_ms: int) -> int | None:
         flushed = min(level.high, level.placement.flushed)

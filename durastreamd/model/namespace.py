@@ -11,9 +11,12 @@ flight dooms its stream (nobody forks it any more), a create in flight counts fo
 Those marks are taken with ``hold`` and given back with ``release``, whatever the commit came to.
 
 Reference counts are not stored: forks name their source, so the count is the number of forks, and
-a deleted source goes when its last fork does, as part of applying that fork's deletion.
+a deleted source goes when its last fork does, as part of applying that fork's deletion. Clients
+choose how long chains of forks are, so chains are never walked by recursion, and what a walk found
+is kept where it can be (``lineage``, ``_reads_below``).
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -22,6 +25,7 @@ from msgspec import Struct
 from sortedcontainers import SortedDict
 
 from durastreamd.model.draft import Payload
+from durastreamd.model.lineage import Lineage
 from durastreamd.model.records import (
     Append,
     BucketChange,
@@ -55,6 +59,8 @@ from durastreamd.protocol.outcomes import (
     SnapshotPublished,
     SnapshotTooOld,
 )
+
+_NOTHING = sys.maxsize  # where nobody reads: above every position
 
 
 class ForkPoint(Struct, frozen=True):
@@ -94,7 +100,7 @@ def bucket_of(key: str) -> str:
 class Namespace:
     """Every stream and bucket of the data directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, fork_depth_max: int = sys.maxsize) -> None:
         self.by_id: dict[int, Stream] = {}
         self.by_key = SortedDict()  # key -> Stream
         self.buckets: dict[str, Bucket] = {}
@@ -103,6 +109,12 @@ class Namespace:
         self._pins: Counter[int] = Counter()
         self._doomed: set[str] = set()
         self._arriving: Counter[str] = Counter()
+        self._fork_depth_max = fork_depth_max
+        self.lineage = Lineage(self.by_id)
+        # Snapshots by the stream that owns the blob, and how many streams show each.
+        self._shown: dict[int, Counter[Snapshot]] = {}
+        # What each fork and its own forks read below it; good until a fork or a floor changes.
+        self._lowest_below: dict[int, int] = {}
 
     # --- looking ---
 
@@ -120,6 +132,10 @@ class Namespace:
     def forks_of(self, stream: int) -> frozenset[int]:
         """Return the ids of the live forks of a stream."""
         return frozenset(self._forks.get(stream, ()))
+
+    def snapshots_of(self, owner: int) -> list[Snapshot]:
+        """Return the snapshots of a stream that it or a fork of it still shows."""
+        return list(self._shown.get(owner, ()))
 
     def read_by_forks(self, stream: Stream) -> bool:
         """Tell whether forks, made or in the making, read this stream's bytes."""
@@ -203,12 +219,15 @@ class Namespace:
             return ForkRefused("GONE", "the source of the fork was deleted")
         if source.damage:
             return ForkRefused("DAMAGED", "the source of the fork is damaged")
-        if fork.position < 0:
-            return ForkRefused("INVALID", "the fork offset names no place in the source")
-        if fork.position > source.tail:
-            return ForkRefused("INVALID", "the fork offset lies past the end of the source")
+        if not 0 <= fork.position <= source.tail:
+            where = "names no place in" if fork.position < 0 else "lies past the end of"
+            return ForkRefused("INVALID", f"the fork offset {where} the source")
         if fork.position < source.floor:
             return ForkRefused("EXPIRED", "the fork offset lies below what the source retains")
+        if self.lineage.depth(source) >= self._fork_depth_max:
+            detail = f"the source is the last of {self._fork_depth_max} generations of forks, and "
+            detail += "more are not allowed (engine.fork_depth_max); fork one of its ancestors"
+            return ForkRefused("TOO_DEEP", detail)
         return source
 
     def _match(self, stream: Stream, command: CreateCommand) -> Outcome:
@@ -321,7 +340,13 @@ class Namespace:
         if isinstance(record, Append):
             apply(self.by_id[record.stream], record, lsn)
             return []
-        if isinstance(record, Publish | Touch):
+        if isinstance(record, Publish):
+            stream = self.by_id[record.stream]
+            self._hide(stream)
+            apply(stream, record, lsn)
+            self._show(stream)
+            return []
+        if isinstance(record, Touch):
             apply(self.by_id[record.stream], record, lsn)
             return []
         if isinstance(record, Create):
@@ -335,6 +360,7 @@ class Namespace:
             stream.lsn = lsn
             if record.soft:
                 stream.gone = True
+                self._lowest_below.clear()
                 return []
             return self._remove(stream)
         if isinstance(record, Mark):
@@ -356,6 +382,24 @@ class Namespace:
             self.buckets[bucket].streams += 1
         if stream.source:
             self._forks.setdefault(stream.source, set()).add(stream.id)
+        self._show(stream)
+
+    def _show(self, stream: Stream) -> None:
+        """Note what a stream shows from now on: its snapshot, and its bytes from its floor."""
+        self._lowest_below.clear()
+        if (blob := stream.snapshot) is not None:
+            self._shown.setdefault(blob.owner, Counter())[blob] += 1
+
+    def _hide(self, stream: Stream) -> None:
+        """Take back what ``_show`` noted."""
+        self._lowest_below.clear()
+        if (blob := stream.snapshot) is not None:
+            shown = self._shown[blob.owner]
+            shown[blob] -= 1
+            if not shown[blob]:
+                del shown[blob]
+            if not shown:
+                del self._shown[blob.owner]
 
     def _displaced(self, key: str) -> list[Stream]:
         """An expired stream may still stand under a name that is created anew; it ends here."""
@@ -368,6 +412,8 @@ class Namespace:
         last: Stream | None = stream
         while last is not None:
             ended.append(last)
+            self._hide(last)
+            self.lineage.forget(last)
             del self.by_id[last.id]
             del self.by_key[last.key]
             bucket = bucket_of(last.key)
@@ -393,22 +439,32 @@ class Namespace:
         """Return the lowest position of a stream's own bytes that it or a fork still reads."""
         lowest = stream.tail if stream.gone else stream.floor
         for fork in self._forks_of(stream):
-            lowest = min(lowest, self._inherited_from(fork, fork.fork_position, lowest))
+            lowest = min(lowest, self._reads_below(fork))
         return max(lowest, stream.fork_position)
 
     def _forks_of(self, stream: Stream) -> list[Stream]:
         return [self.by_id[fork] for fork in self._forks.get(stream.id, ())]
 
-    def _inherited_from(self, fork: Stream, below: int, lowest: int) -> int:
-        """Return the lowest position under ``below`` that a fork, or one of its own, reads.
+    def _reads_below(self, fork: Stream) -> int:
+        """Return the lowest position below a fork's own bytes that it, or one of its own, reads.
 
-        ``lowest`` where they read nothing there.
+        ``_NOTHING`` where they read nothing there. Forks of forks come first, so that each is
+        looked at once.
         """
-        if not fork.gone and fork.floor < below:
-            lowest = min(lowest, fork.floor)
-        for child in self._forks_of(fork):
-            lowest = self._inherited_from(child, min(below, child.fork_position), lowest)
-        return lowest
+        known = self._lowest_below
+        stack = [fork]
+        while stack:
+            each = stack[-1]
+            forks = self._forks_of(each)
+            unknown = [child for child in forks if child.id not in known]
+            if unknown:
+                stack += unknown
+                continue
+            stack.pop()
+            lowest = _NOTHING if each.gone else each.floor
+            lowest = min([lowest, *(known[child.id] for child in forks)])
+            known[each.id] = lowest if lowest < each.fork_position else _NOTHING
+        return known[fork.id]
 
 
 def _with_fork(record: Create, source: Stream, fork: ForkPoint) -> Create:

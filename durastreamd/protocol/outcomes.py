@@ -121,7 +121,10 @@ class Deleted(Struct, frozen=True):
 
 
 class ForkRefused(Struct, frozen=True):
-    """The source cannot be forked so: ``code`` NOT_FOUND, GONE, MISMATCH, INVALID or EXPIRED."""
+    """The source cannot be forked so.
+
+    ``code`` is NOT_FOUND, GONE, MISMATCH, INVALID, EXPIRED, DAMAGED or TOO_DEEP.
+    """
 
     code: str
     detail: str

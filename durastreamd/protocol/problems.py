@@ -226,6 +226,10 @@ FORK_CONFLICT = _row(
     "FORK_CONFLICT", 409, "Fork Conflict",
     "The source of the fork was deleted; fork a stream that is still there.",
 )  # fmt: skip
+FORK_TOO_DEEP = _row(
+    "FORK_TOO_DEEP", 409, "Fork Too Deep",
+    "Too many generations of forks led to the source; fork one of its ancestors.",
+)  # fmt: skip
 MISSING_CONTENT_TYPE = _row(
     "MISSING_CONTENT_TYPE", 400, "Missing Content Type",
     "A request with a body needs a Content-Type; send the one of the stream.",

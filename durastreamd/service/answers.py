@@ -165,6 +165,7 @@ def _fork(outcome: oc.ForkRefused) -> ProblemError:
         "INVALID": problems.INVALID_FORK,
         "EXPIRED": problems.OFFSET_EXPIRED,
         "DAMAGED": problems.STREAM_DAMAGED,
+        "TOO_DEEP": problems.FORK_TOO_DEEP,
     }[outcome.code]
     return ProblemError(row, outcome.detail[0].upper() + outcome.detail[1:] + ".")
 

@@ -108,12 +108,6 @@ def streams_of(found: Opened) -> Iterator[Stream]:
 
 def levels_of(engine: Engine, stream: Stream) -> list[Level]:
     """Return whose files hold a stream's bytes, in the order of position."""
-    levels = []
-    high = stream.tail
-    level: Stream | None = stream
-    while level is not None:
-        if level.fork_position < high:
-            levels.append(Level(level.id, level.fork_position, high))
-        high = min(high, level.fork_position)
-        level = engine.namespace.by_id.get(level.source) if level.source else None
+    parts = engine.namespace.lineage.parts(stream)
+    levels = [Level(holder.id, low, high) for holder, low, high in parts if low < high]
     return levels[::-1]

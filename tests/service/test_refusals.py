@@ -59,6 +59,17 @@ async def test_too_many_messages_are_told_and_the_limit_is_exact(
         assert (await site.head("other")).status == 404
 
 
+async def test_forks_of_forks_end_at_the_setting(autojump_clock: MockClock) -> None:
+    async with serving(options=EngineOptions(fork_depth_max=2)) as site:
+        await site.make("s", TEXT, b"root")
+        for name, source in (("1", PATH), ("2", PREFIX + "1")):
+            await site.make(name, {"Stream-Forked-From": source})
+        refused = await site.ask("PUT", "3", {"Stream-Forked-From": PREFIX + "2"})
+        check_problem(refused, "FORK_TOO_DEEP", PREFIX + "3")
+        assert "engine.fork_depth_max" in refused.json["detail"]
+        await site.make("other", {"Stream-Forked-From": PREFIX + "1"})
+
+
 async def test_too_many_producers_are_rate_limited(autojump_clock: MockClock) -> None:
     async with serving(options=EngineOptions(producers_max=1)) as site:
         await site.make("s")
