@@ -5,7 +5,6 @@ import argparse
 from durastreamd.client import (
     TOKEN_VARIABLE,
     URL_VARIABLE,
-    AddressError,
     Client,
     ClientError,
     ClientSettings,
@@ -14,6 +13,7 @@ from durastreamd.client import (
     ServerRefusedError,
     SettingsError,
     UnreachableError,
+    UrlError,
     resolve,
 )
 from durastreamd.client.address import environment_token
@@ -35,7 +35,7 @@ def connect(args: argparse.Namespace) -> tuple[Client, str]:
     """Return a client and the URL that the arguments ask for; it tries everything once."""
     try:
         url = resolve(args.url)
-    except AddressError as exc:
+    except UrlError as exc:
         raise CommandError(USAGE, str(exc)) from exc
     settings = ClientSettings(
         token=environment_token(),

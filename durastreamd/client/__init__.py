@@ -13,7 +13,6 @@ document.
 from durastreamd.client.address import DEFAULT_URL, TOKEN_VARIABLE, URL_VARIABLE, resolve
 from durastreamd.client.client import Body, Client, Reply, shared_client
 from durastreamd.client.errors import (
-    AddressError,
     AnswerError,
     ClientError,
     CutShortError,
@@ -21,6 +20,7 @@ from durastreamd.client.errors import (
     ServerRefusedError,
     SettingsError,
     UnreachableError,
+    UrlError,
 )
 from durastreamd.client.retry import Patience
 from durastreamd.client.settings import ClientSettings
@@ -31,7 +31,6 @@ __all__ = [
     "DEFAULT_URL",
     "TOKEN_VARIABLE",
     "URL_VARIABLE",
-    "AddressError",
     "AnswerError",
     "Body",
     "Client",
@@ -45,6 +44,7 @@ __all__ = [
     "ServerRefusedError",
     "SettingsError",
     "UnreachableError",
+    "UrlError",
     "Watch",
     "deliveries",
     "resolve",

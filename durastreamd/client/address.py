@@ -9,7 +9,7 @@ import os
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from durastreamd.client.errors import AddressError
+from durastreamd.client.errors import UrlError
 
 DEFAULT_URL = "http://127.0.0.1:4437"
 URL_VARIABLE = "STREAM_URL"
@@ -34,7 +34,7 @@ class Origin(NamedTuple):
 
 
 def split(url: str) -> tuple[Origin, str]:
-    """Return where a URL leads and what is asked for there; raise AddressError if it is none."""
+    """Return where a URL leads and what is asked for there; raise UrlError if it is none."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -43,13 +43,13 @@ def split(url: str) -> tuple[Origin, str]:
     host = unquote(parts.netloc) if parts.scheme == "http+unix" else parts.hostname
     if parts.scheme not in _PORTS or not host:
         message = f"{url!r} is not a URL of a server; write http://host:port, https or unix:/path"
-        raise AddressError(message)
+        raise UrlError(message)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Origin(parts.scheme, host, port or _PORTS[parts.scheme]), target
 
 
 def checked(url: str) -> str:
-    """Return the URL of a server or a stream as it is written inside, or raise AddressError."""
+    """Return the URL of a server or a stream as it is written inside, or raise UrlError."""
     if url.startswith("unix:"):
         path, _, rest = url.removeprefix("unix:").partition(":")
         path = f"/{path.lstrip('/')}" if path.startswith("//") else path

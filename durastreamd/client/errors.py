@@ -25,7 +25,7 @@ class SettingsError(ClientError):
     """The caller's: a file that a setting names cannot be used."""
 
 
-class AddressError(SettingsError):
+class UrlError(SettingsError):
     """The caller's: this is not the URL of a server."""
 
 

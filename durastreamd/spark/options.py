@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from durastreamd.client import TOKEN_VARIABLE, AddressError, ClientSettings
+from durastreamd.client import TOKEN_VARIABLE, ClientSettings, UrlError
 from durastreamd.client.address import PATH_SURFACE, checked, environment_token
 from durastreamd.spark.errors import OptionError
 
@@ -127,7 +127,7 @@ class HttpOptions(Options):
             raise OptionError(message)
         try:
             given = checked(self.path or self.url)
-        except AddressError as exc:
+        except UrlError as exc:
             raise OptionError(str(exc)) from exc
         if not self.path:
             root = given.rstrip("/")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from durastreamd.client import AddressError, resolve
+from durastreamd.client import UrlError, resolve
 from durastreamd.client.address import Origin, checked, split
 
 
@@ -29,7 +29,7 @@ def test_an_origin_is_written_as_it_is_given() -> None:
     "url", ["", "nonsense", "ftp://h", "http://", "http://h:port/", "http://h:99999", "unix:"]
 )
 def test_what_is_no_url_is_told(url: str) -> None:
-    with pytest.raises(AddressError, match="is not a URL of a server; write http://host:port"):
+    with pytest.raises(UrlError, match="is not a URL of a server; write http://host:port"):
         checked(url)
 
 

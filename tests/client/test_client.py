@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from durastreamd.client import (
-    AddressError,
     AnswerError,
     Client,
     ClientSettings,
@@ -17,6 +16,7 @@ from durastreamd.client import (
     ServerRefusedError,
     SettingsError,
     UnreachableError,
+    UrlError,
     Watch,
     shared_client,
 )
@@ -167,7 +167,7 @@ def test_nobody_there_is_told_with_the_address() -> None:
         url = furnished(server)
     with pytest.raises(UnreachableError, match=r"no answer from http://127\.0\.0\.1:\d+ "):
         Client(ClientSettings(retry_s=0)).get(url)
-    with pytest.raises(AddressError, match="not a URL of a server"):
+    with pytest.raises(UrlError, match="not a URL of a server"):
         Client().get("nonsense")
 
 
