@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import trio
 
-from durastreamd.admin.verification import Scope, in_turn, verify
 from durastreamd.daemon import addresses, now_ms
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.opening import open_engine
@@ -30,6 +29,7 @@ from durastreamd.http.listener import open_tcp
 from durastreamd.http.server import Server
 from durastreamd.model.namespace import CreateCommand, Namespace
 from durastreamd.model.records import Append, BucketChange, Create
+from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.service.app import App
 from durastreamd.storage.disk import RealDisk
 from durastreamd.streams.registry import Streams

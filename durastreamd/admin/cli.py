@@ -7,21 +7,10 @@ import argparse
 import sys
 from functools import partial
 
-from durastreamd.admin import (
-    backup,
-    cat,
-    decode_offset,
-    dump,
-    exporting,
-    gc,
-    importing,
-    info,
-    ls,
-    repair,
-    tail,
-    top,
-    verify,
-)
+from durastreamd.admin.carry import backup, exporting, importing
+from durastreamd.admin.look import cat, decode_offset, dump, info, ls, verify
+from durastreamd.admin.mend import gc, repair
+from durastreamd.admin.watch import tail, top
 from durastreamd.kit.command import Command, Parser, run
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import FAILURES, IO_ERROR, by_kind

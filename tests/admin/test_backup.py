@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from durastreamd.admin import backup as backup_module, tree as tree_module
-from durastreamd.admin.backup import take
+from durastreamd.admin.carry import backup as backup_module, tree as tree_module
+from durastreamd.admin.carry.backup import take
+from durastreamd.admin.carry.manifest import read_manifest
+from durastreamd.admin.carry.moment import Wanted, moment_of
+from durastreamd.admin.carry.tree import Tree
 from durastreamd.admin.cli import main
-from durastreamd.admin.manifest import read_manifest
-from durastreamd.admin.moment import Wanted, moment_of
-from durastreamd.admin.tree import Tree
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions

@@ -101,7 +101,7 @@ def test_a_piece_border_inside_a_separator_does_not_show(
     whole_array = run("--data-dir", original, "cat", "orders/1").out
     lines = run("--data-dir", original, "cat", "orders/1", "--lines").out
     for size in (1, 2, 3, 7, 1000):
-        monkeypatch.setattr("durastreamd.admin.cat.PIECE_BYTES", size)
+        monkeypatch.setattr("durastreamd.admin.look.cat.PIECE_BYTES", size)
         assert run("--data-dir", original, "cat", "orders/1").out == whole_array
         assert run("--data-dir", original, "cat", "orders/1", "--lines").out == lines
 
@@ -110,7 +110,7 @@ def test_a_file_that_goes_while_it_is_read_is_found_again(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole_array = run("--data-dir", data, "cat", "orders/1").out
-    monkeypatch.setattr("durastreamd.admin.cat.PIECE_BYTES", 1000)
+    monkeypatch.setattr("durastreamd.admin.look.cat.PIECE_BYTES", 1000)
     real, failing = View.read, [3, 4, 9]
 
     def read(self: View, start: int, end: int) -> bytes:

@@ -9,7 +9,7 @@ import cbor2
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from durastreamd.admin.diagnostic import diagnostic
+from durastreamd.admin.look.diagnostic import diagnostic
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.storage import format as fmt

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from durastreamd.admin.exporting import export_everything
-from durastreamd.admin.importing import bring_in
-from durastreamd.admin.items import (
+from durastreamd.admin.carry.exporting import export_everything
+from durastreamd.admin.carry.importing import bring_in
+from durastreamd.admin.carry.items import (
     ITEM,
     SELF_DESCRIBED,
     End,

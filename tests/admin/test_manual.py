@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from durastreamd.admin import frames, ls
 from durastreamd.admin.cli import COMMANDS, parser
+from durastreamd.admin.look import frames, ls
 from durastreamd.kit import status
 from tests.admin.harness import run
 from tests.support.daemon import Daemon

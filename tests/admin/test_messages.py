@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from durastreamd.admin import messages as messages_module
-from durastreamd.admin.messages import Lines, raw_batches
+from durastreamd.admin.carry import messages as messages_module
+from durastreamd.admin.carry.messages import Lines, raw_batches
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.status import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.protocol.json_mode import split

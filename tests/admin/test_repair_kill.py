@@ -2,8 +2,8 @@
 
 import pytest
 
-from durastreamd.admin.repair_apply import Repair, mark_of, read_manifest, repairs
 from durastreamd.errors import DataDirectoryError, DirectoryLockedError
+from durastreamd.offline.repair.apply import Repair, mark_of, read_manifest, repairs
 from tests.support.damage import flip, opened, planned, repaired, verified
 from tests.support.moving_disk import MovingDisk, moving
 from tests.support.world import Dump, World

@@ -180,7 +180,7 @@ def test_the_token_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -
 def test_what_was_cut_off_before_its_offset_came_is_not_written_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("durastreamd.admin.tail.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("durastreamd.admin.watch.tail.RETRY_S_MIN", 0.001)
     control = b'event: control\ndata:{"streamNextOffset":"%s"%s}\n\n'
     first = b"event: data\ndata:[1]\n\n" + control % (b"0000000000000003", b"")
     second = b"event: data\ndata:[2]\n\n"

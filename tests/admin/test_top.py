@@ -6,8 +6,8 @@ import math
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from durastreamd.admin import top
-from durastreamd.admin.metrics import Look, parse, quantile, rate
+from durastreamd.admin.watch import top
+from durastreamd.admin.watch.metrics import Look, parse, quantile, rate
 from durastreamd.client import Client, ClientSettings
 from durastreamd.kit.status import NO_INPUT, UNAVAILABLE, USAGE
 from tests.admin.harness import run

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from durastreamd.admin.verification import Scope, in_turn, verify
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.model.records import Append, Create
+from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.storage.disk import RealDisk
 
 RECORD, RECORDS = 64 * 1024, 4096

@@ -5,7 +5,7 @@ import struct
 import typing
 from pathlib import Path
 
-from durastreamd.admin import items, manifest
+from durastreamd.admin.carry import items, manifest
 from durastreamd.storage import format as fmt, recovery
 
 TEXT = (Path(__file__).parent.parent.parent / "FORMAT.md").read_text()

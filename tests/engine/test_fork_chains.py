@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from durastreamd.admin.census import Readers
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
@@ -19,6 +18,7 @@ from durastreamd.model.lineage import Lineage
 from durastreamd.model.namespace import CreateCommand, ForkPoint, Namespace
 from durastreamd.model.records import Create, Snapshot
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.verify.census import Readers
 from durastreamd.protocol.outcomes import Created, ForkRefused, Outcome
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobWriter

@@ -3,9 +3,9 @@
 import shutil
 from pathlib import Path
 
-from durastreamd.admin.verification import Scope, in_turn, verify
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
+from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.storage.disk import RealDisk
 
 HERE = Path(__file__).parent

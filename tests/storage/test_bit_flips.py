@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from durastreamd.admin.verification import Scope, in_turn, verify
 from durastreamd.errors import CorruptDataError, DataDirectoryError
 from durastreamd.model.records import Mark
+from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from tests.support.sim_disk import SimDisk
 from tests.support.world import Dump, World, dump, start
 

@@ -8,10 +8,10 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
-from durastreamd.admin.findings import Finding
-from durastreamd.admin.repair_apply import Repair
-from durastreamd.admin.repair_plan import Plan, make_plan
-from durastreamd.admin.verification import Scope, examine, in_turn, verify
+from durastreamd.offline.repair.apply import Repair
+from durastreamd.offline.repair.plan import Plan, make_plan
+from durastreamd.offline.verify.findings import Finding
+from durastreamd.offline.verify.verification import Scope, examine, in_turn, verify
 from durastreamd.storage import format as fmt, index, journal
 from durastreamd.storage.checksum import payload_sum
 from tests.support.moving_disk import MovingDisk

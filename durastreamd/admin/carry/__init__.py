@@ -1,0 +1,1 @@
+"""Commands that carry data elsewhere: export, import, backup, restore."""

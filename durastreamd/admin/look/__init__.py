@@ -1,0 +1,1 @@
+"""Commands that look: ls, info, cat, dump, decode-offset, verify."""

@@ -1,0 +1,1 @@
+"""Commands that mend: repair, reindex, gc."""

@@ -1,0 +1,201 @@
+"""``dsadmin repair`` and ``dsadmin reindex``: a plan by default, carried out with ``--apply``.
+
+The plan names every offset that is lost before anything is touched. Holds the server's lock.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+
+from durastreamd.admin.look.verify import resolve
+from durastreamd.admin.opening import in_use
+from durastreamd.admin.place import disk_of, root_of
+from durastreamd.kit.command import Command, CommandError
+from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, FOUND, LOCKED, OK, USAGE
+from durastreamd.offline.repair.apply import Repair, mark_of
+from durastreamd.offline.repair.plan import Plan, make_plan
+from durastreamd.offline.verify.findings import status_of
+from durastreamd.offline.verify.verification import Examination, Scope, examine
+from durastreamd.offline.verify.workers import cores, running
+from durastreamd.protocol.offsets import mint
+from durastreamd.storage import format as fmt
+from durastreamd.storage.disk import RealDisk
+
+
+def _add_apply(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--apply", action="store_true", help="carry the plan out")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_repair(parser: argparse.ArgumentParser) -> None:
+    _add_apply(parser)
+    parser.add_argument(
+        "--keep",
+        choices=("newer", "older"),
+        default="newer",
+        help="which side of a lost range is served (default: newer, and every offset stands)",
+    )
+    parser.add_argument("--undo", metavar="REPAIR", help="take a repair back")
+
+
+def _add_reindex(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("streams", metavar="STREAM", nargs="*", help="default: those with a fault")
+    _add_apply(parser)
+
+
+def _run_repair(args: argparse.Namespace, console: Console) -> int:
+    disk = disk_of(args)
+    if args.undo is not None:
+        return _undo(disk, args, console)
+    if not args.apply:
+        return _show(disk, args, console)
+    confirm(args, "carry out the repair of this data directory")
+    with Repair(disk) as repair:
+        mark = mark_of(disk)
+        if mark is not None:
+            repair.resume(mark)
+            console.note(f"{mark.name}, which was cut short, is finished")
+        seen = _examine(args, console)
+        plan = make_plan(disk, seen, make_uuid=os.urandom(16), keep=args.keep)
+        return _carry_out(repair, plan, args, console)
+
+
+def _show(disk: RealDisk, args: argparse.Namespace, console: Console) -> int:
+    _refuse_in_use(disk, args)
+    mark = mark_of(disk)
+    if mark is not None:
+        console.note(f"{mark.name} was cut short; `dsadmin repair --apply` finishes it")
+        return CORRUPT
+    seen = _examine(args, console)
+    plan = make_plan(disk, seen, make_uuid=os.urandom(16), keep=args.keep)
+    _tell(plan, console)
+    if plan.empty:
+        console.note("nothing to repair")
+        return OK
+    console.note("nothing was changed; --apply carries this out")
+    return status_of(plan.findings) or FOUND
+
+
+def _run_reindex(args: argparse.Namespace, console: Console) -> int:
+    disk = disk_of(args)
+    if not args.apply:
+        _refuse_in_use(disk, args)
+        plan = _reindex_plan(disk, args, console)
+        _tell(plan, console)
+        if not plan.empty:
+            console.note("nothing was changed; --apply carries this out")
+        return OK if plan.empty else status_of(plan.findings)
+    confirm(args, "write indexes anew")
+    with Repair(disk) as repair:
+        return _carry_out(repair, _reindex_plan(disk, args, console), args, console)
+
+
+def _reindex_plan(disk: RealDisk, args: argparse.Namespace, console: Console) -> Plan:
+    if mark_of(disk) is not None:
+        raise CommandError(CORRUPT, "a repair was cut short; run `dsadmin repair --apply` first")
+    seen = _examine(args, console)
+    names = seen.census.names
+    faulty = [f.stream for f in seen.findings if f.path.endswith(".idx") and not f.harmless]
+    wanted = {resolve(seen.census, name) for name in args.streams}
+    if not args.streams:
+        wanted = {names[key] for key in faulty if key in names}
+    if not wanted:
+        console.note("every index is whole; name a stream to have its indexes written again")
+        return Plan(seen.findings)
+    plan = make_plan(disk, seen, make_uuid=os.urandom(16), rebuild=frozenset(wanted))
+    if any(loss["what"] != "unproven" for loss in plan.losses):
+        text = "more than indexes is damaged; `dsadmin repair` says what can be done"
+        raise CommandError(CORRUPT, text)
+    return plan
+
+
+def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Console) -> int:
+    _tell(plan, console)
+    if plan.empty:
+        console.note("nothing to repair")
+        return OK
+    name = repair.apply(plan)
+    root = shlex.quote(str(root_of(args)))
+    undo = f"dsadmin --data-dir {root} repair --undo {name} --apply --yes"
+    if console.as_json:
+        console.record({"type": "done", "repair": name, "undo": undo})
+    else:
+        console.line(f"done: originals and manifest are in {fmt.QUARANTINE_DIR}/{name}")
+        console.line(f"undo: {undo}")
+    return OK
+
+
+def _undo(disk: RealDisk, args: argparse.Namespace, console: Console) -> int:
+    if not args.apply:
+        text = "--undo takes a repair back at once; say --apply, too"
+        raise CommandError(USAGE, text)
+    confirm(args, f"take {args.undo} back")
+    with Repair(disk) as repair:
+        mark = mark_of(disk)
+        if mark is not None:
+            repair.resume(mark)
+        if mark is None or mark.direction != "back":
+            repair.undo(args.undo)
+    console.note(f"{args.undo} is undone; the data directory is as it was before")
+    return OK
+
+
+def _refuse_in_use(disk: RealDisk, args: argparse.Namespace) -> None:
+    if in_use(disk):
+        raise CommandError(LOCKED, f"{root_of(args)} is in use; stop the daemon first")
+
+
+def _examine(args: argparse.Namespace, console: Console) -> Examination:
+    with running(str(root_of(args)), cores(), console, "verify") as run:
+        return examine(disk_of(args), Scope(deep=True), run)
+
+
+def confirm(args: argparse.Namespace, what: str) -> None:
+    """Have the operator type YES, unless --yes was said."""
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(USAGE, "nobody is there to ask: say --yes, too")
+    sys.stderr.write(f"dsadmin: type YES to {what}: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() != "YES":
+        raise CommandError(USAGE, "nothing was changed")
+
+
+def _tell(plan: Plan, console: Console) -> None:
+    """Write the plan: what is lost, what is done about it, and with which files."""
+    if console.as_json:
+        for loss in plan.losses:
+            console.record({"type": "loss", **loss})
+        for note in plan.notes:
+            console.record({"type": "note", "detail": note})
+        for path in plan.out:
+            console.record({"type": "quarantine", "file": path})
+        for file in plan.made:
+            console.record({"type": "write", "file": file.path})
+        return
+    lines = [f"loss: {loss_text(loss)}" for loss in plan.losses]
+    lines += [f"note: {note}" for note in plan.notes]
+    lines += [f"quarantine: {path}" for path in plan.out]
+    lines += [f"write: {file.path}" for file in plan.made]
+    if not plan.losses and not plan.empty:
+        lines.append("nothing is lost")
+    for line in lines:
+        console.line(line)
+
+
+def loss_text(loss: dict[str, object]) -> str:
+    """Return one loss as a line."""
+    whose = f"{loss['stream']}: " if loss["stream"] else ""
+    low, high = loss.get("from"), loss.get("to")
+    if not isinstance(low, int) or not isinstance(high, int):
+        return f"{whose}{loss['what']}: {loss['detail']}"
+    what = str(loss["what"])
+    what = {"unproven": "taken without proof, its checksums are lost"}.get(what, what)
+    return f"{whose}offsets {mint(low)} to {mint(high)}: {what}"
+
+
+REPAIR = Command("repair", "mend what is damaged; shows a plan first", _add_repair, _run_repair)
+REINDEX = Command("reindex", "write damaged indexes again", _add_reindex, _run_reindex)

@@ -1,0 +1,1 @@
+"""Commands that watch a stream or a server: tail, top."""

@@ -1,0 +1,427 @@
+"""The plan of a repair: what is lost, what is moved to quarantine, what is written anew.
+
+Rules
+-----
+1. What verifies is believed, whichever file it stands in. What does not is evidence of nothing.
+2. A stream without a fault keeps its files and its row as they are.
+3. Everything that the journal has is brought into streams' files, as a start of the server would;
+   then a new catalogue holds every row, and a new journal goes on after the highest lsn ever seen.
+   So lost frames leave no gap that a recovery would stumble over.
+4. A lost range is never served: see ``losses``. It is named in the plan with its stream.
+5. Producers keep the highest epoch and sequence number that anything knows of them, so a retry of
+   what was acknowledged is still recognised, even where its bytes are lost.
+6. A stream whose name is lost with its create record is served as ``/lost-and-found/<id>``.
+7. Originals go to quarantine/ and are never changed; nothing is deleted. See ``repair_apply``.
+
+Without a trusted catalogue a directory below streams/ is a living stream unless something says that
+it ended; empty buckets are lost then, and a deletion of the last seconds may be undone.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from durastreamd.engine import checkpoint as cp
+from durastreamd.model.lineage import Lineage
+from durastreamd.model.namespace import bucket_of
+from durastreamd.model.records import BucketChange, Delete
+from durastreamd.model.stream_state import Stream
+from durastreamd.offline.repair.layout import Layout, NewFile, lay_out
+from durastreamd.offline.repair.losses import judge, lost_of
+from durastreamd.offline.repair.salvage import Piece, Salvage, Strays, Traces, salvage
+from durastreamd.offline.repair.set_aside import frames_aside
+from durastreamd.offline.verify.census import Census, Ranges, Readers, joined
+from durastreamd.offline.verify.findings import Finding
+from durastreamd.offline.verify.folding import record_of
+from durastreamd.offline.verify.scan import Head, index_owner
+from durastreamd.offline.verify.survey import NEVER, StreamFiles, Survey
+from durastreamd.offline.verify.survey_journal import owner_of_lost
+from durastreamd.offline.verify.verification import Examination, check_snapshot
+from durastreamd.protocol.offsets import mint
+from durastreamd.storage import catalog, format as fmt, journal
+from durastreamd.storage.catalog import Commit, Row
+from durastreamd.storage.disk import Disk
+
+_STREAM_PATH = re.compile(rf"{fmt.STREAMS_DIR}/[0-9a-f]{{2}}/([0-9a-f]{{16}})(/|$)")
+_LIGHT = {"foreign", "orphan"}
+_NO_FILES = StreamFiles([], [], [])
+# Files that do not verify are tried in each other's place; more of them are rot, not a mix-up.
+STRAYS_MAX = 32
+
+
+@dataclass
+class Plan:
+    """What a repair will do. ``losses`` and ``notes`` are for the operator, one line each."""
+
+    findings: list[Finding]
+    losses: list[dict[str, object]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    out: list[str] = field(default_factory=list)  # files that go to quarantine
+    made: list[NewFile] = field(default_factory=list)
+    emptied: list[str] = field(default_factory=list)  # directories with nothing left in them
+    uuid: bytes = b""
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether there is nothing to do."""
+        return not (self.out or self.made or self.emptied)
+
+
+def make_plan(
+    disk: Disk,
+    seen: Examination,
+    *,
+    make_uuid: bytes,
+    keep: str = "newer",
+    rebuild: frozenset[int] = frozenset(),
+) -> Plan:
+    """Decide what to do about what a deep verification has found."""
+    plan = Plan(seen.findings)
+    plan.uuid = seen.found.uuid or make_uuid
+    if all(finding.kind in _LIGHT for finding in seen.findings) and not rebuild:
+        plan.out = [finding.path for finding in seen.findings]
+        _empty_directories(disk, plan, seen.found, set())
+        return plan
+    _Planning(disk, seen, plan, keep, rebuild).run()
+    return plan
+
+
+class _Planning:
+    """The making of a full plan."""
+
+    def __init__(
+        self, disk: Disk, seen: Examination, plan: Plan, keep: str, rebuild: frozenset[int]
+    ) -> None:
+        self._disk = disk
+        self._found: Survey = seen.found
+        self._census: Census = seen.census
+        self._plan = plan
+        self._keep = keep
+        self._rebuild = rebuild
+        self._dirty = {i for f in seen.findings if (i := self._stream_of(f)) is not None}
+        self._strays = self._find_strays(seen.findings)
+        self._streams: dict[int, Stream] = {}
+        self._salvaged: dict[int, Salvage] = {}
+        self._buckets = dict(self._found.buckets)
+        self._kept: set[str] = set()
+        self._aside: dict[int, list[Piece]] = {}
+        self._torn = self._found.torn_lsn
+
+    def run(self) -> None:
+        self._gather()
+        self._settle()
+        rows = self._lay_out()
+        self._control_files(rows)
+        self._quarantine()
+        self._name_lost_frames()
+
+    # --- which streams, and what of them ---
+
+    def _stream_of(self, finding: Finding) -> int | None:
+        if match := _STREAM_PATH.match(finding.path):
+            return int(match[1], 16)
+        return self._census.names.get(finding.stream) if finding.stream else None
+
+    def _find_strays(self, findings: list[Finding]) -> Strays:
+        """Look for files that stand under another's name, as restored copies sometimes do."""
+        faulty = dict.fromkeys(f.path for f in findings if _STREAM_PATH.match(f.path))
+        there = [path for path in faulty if path.endswith((".log", ".idx"))]
+        there = [path for path in there if self._disk.exists(path)][:STRAYS_MAX]
+        indexes: dict[tuple[int, int], str] = {}
+        for path in there:
+            owner = index_owner(self._start_of(path))
+            if owner is not None and path != fmt.index_path(*owner):
+                indexes[owner] = path
+        return Strays(indexes, there)
+
+    def _start_of(self, path: str) -> bytes:
+        handle = self._disk.open(path)
+        try:
+            return self._disk.pread(handle, fmt.INDEX_HEADER.size, 0)
+        finally:
+            self._disk.release(handle)
+
+    def _gather(self) -> None:
+        found = self._found
+        heads: dict[int, list[Head]] = {}
+        for head in found.heads:
+            heads.setdefault(head.frame.stream, []).append(head)
+        ended = self._fold_deletions()
+        next_id = found.commit.next_id if found.commit is not None else 0
+        owners = {owner for owner, _ in self._strays.indexes}
+        for stream in sorted({*found.claims, *found.files, *heads, *owners} - ended):
+            claim = found.claims.get(stream)
+            if stream in (0, NEVER - 1) or (stream in found.ended and claim is None):
+                continue
+            if claim is None and found.catalog_trusted and stream < next_id:
+                continue  # it has ended; its files were about to be removed
+            if self._vanished(stream):
+                self._plan.notes.append(f"stream {stream:016x}: no file is left, taken for deleted")
+                continue
+            self._take(stream, heads.get(stream, []))
+        self._drop_displaced()
+
+    def _vanished(self, stream: int) -> bool:
+        """A stream without any file, in a catalogue that is not whole, has probably ended."""
+        claim = self._found.claims.get(stream)
+        made = claim is not None and claim.placement.made
+        return made and not self._found.catalog_trusted and stream not in self._found.files
+
+    def _fold_deletions(self) -> set[int]:
+        ended: set[int] = set()
+        for head in self._found.heads:
+            record = record_of(head.frame)
+            if isinstance(record, Delete) and not record.soft:
+                ended.add(head.frame.stream)
+            elif isinstance(record, BucketChange):
+                if record.exists:
+                    self._buckets[record.bucket] = record.time_ms
+                else:
+                    self._buckets.pop(record.bucket, None)
+        return ended
+
+    def _take(self, stream: int, heads: list[Head]) -> None:
+        claim = self._found.claims.get(stream)
+        fresh = [h for h in heads if claim is None or h.frame.lsn > claim.stream.lsn]
+        clean = claim is not None and not fresh and stream not in self._dirty | self._rebuild
+        if clean and claim is not None:
+            self._streams[stream] = Stream.from_row(claim.stream.row())
+            return
+        self._salvage(stream, heads)
+
+    def _salvage(self, stream: int, heads: list[Head]) -> None:
+        claim = self._found.claims.get(stream)
+        aside: list[Piece] = []
+        if claim is not None and claim.stream.damage:
+            aside = frames_aside(self._disk, stream, claim.stream.lsn)
+            self._aside[stream] = aside
+            self._plan.notes.append(f"{claim.stream.key}: the mark of damage is cleared")
+        files = self._found.files.get(stream, _NO_FILES)
+        traces = Traces(
+            stream,
+            claim,
+            files,
+            heads,
+            aside,
+            self._torn,
+            self._strays,
+            stream in self._rebuild,
+        )
+        result = salvage(self._disk, traces)
+        if result is None:
+            self._lose_name(stream)
+            return
+        if result.nameless:
+            self._plan.notes.append(
+                f"stream {stream:016x}: its name is lost; it is served as {result.stream.key}"
+            )
+        self._streams[stream] = result.stream
+        self._salvaged[stream] = result
+
+    def _lose_name(self, stream: int) -> None:
+        if self._found.files.get(stream, _NO_FILES) != _NO_FILES:
+            self._plan.losses.append(
+                {
+                    "stream": f"{stream:016x}",
+                    "what": "name",
+                    "detail": "nothing says what this stream was; its files are in quarantine",
+                }
+            )
+
+    def _drop_displaced(self) -> None:
+        """One name, one stream: the one created last. A deleted stream stays for its forks only."""
+        by_key: dict[str, int] = {}
+        for stream in sorted(self._streams):
+            key = self._streams[stream].key
+            if key in by_key:
+                self._streams.pop(by_key[key])
+                self._salvaged.pop(by_key[key], None)
+            by_key[key] = stream
+        forks = Counter(state.source for state in self._streams.values())
+        abandoned = [i for i, state in self._streams.items() if state.gone and not forks[i]]
+        while abandoned:
+            stream = abandoned.pop()
+            source = self._streams.pop(stream).source
+            self._salvaged.pop(stream, None)
+            forks[source] -= 1
+            if source in self._streams and self._streams[source].gone and not forks[source]:
+                abandoned.append(source)
+
+    # --- losses ---
+
+    def _settle(self) -> None:
+        covered: dict[int, Ranges] = {}
+        for stream, state in self._streams.items():
+            salvaged = self._salvaged.get(stream)
+            covered[stream] = salvaged.covered if salvaged is not None else [(0, state.tail)]
+        lineage = Lineage(self._streams)
+        verdicts = {
+            stream: judge(state, lost_of(lineage, covered, state), self._keep)
+            for stream, state in self._streams.items()
+            if not state.gone
+        }
+        for stream, verdict in verdicts.items():
+            state = self._streams[stream]
+            changed = (verdict.floor, verdict.tail) != (state.floor, state.tail)
+            if changed:
+                self._change(stream)
+                state = self._streams[stream]
+                self._apply_verdict(state, verdict.floor, verdict.tail)
+            self._tell(state.key, "lost", verdict.destroyed)
+            self._tell(state.key, "no longer served", verdict.hidden)
+            self._tell(state.key, "unproven", self._unproven(lineage, state))
+            self._check_snapshot(stream)
+
+    def _unproven(self, lineage: Lineage, state: Stream) -> Ranges:
+        """Return which bytes of a stream, own or inherited, have no checksum left."""
+        ranges: Ranges = []
+        for holder, begin, high in lineage.parts(state):
+            if high <= state.floor:
+                break
+            salvaged = self._salvaged.get(holder.id)
+            low = max(begin, state.floor)
+            for first, last in salvaged.unproven if salvaged is not None else []:
+                if max(first, low) < min(last, high):
+                    ranges.append((max(first, low), min(last, high)))
+        return joined(ranges)
+
+    def _change(self, stream: int) -> None:
+        """A stream that was left alone so far is to be laid out anew."""
+        if stream not in self._salvaged:
+            self._salvage(stream, [])
+
+    def _apply_verdict(self, state: Stream, floor: int, tail: int) -> None:
+        if tail != state.tail:
+            salvaged = self._salvaged[state.id]
+            known = [(p.end, p.messages) for p in salvaged.pieces if p.end <= tail]
+            known += [
+                (b.end, b.tail[0].messages) for b in salvaged.blocks if b.tail and b.end <= tail
+            ]
+            state.messages = max(known, default=(0, 0))[1]
+        state.tail = tail
+        if floor != state.floor:
+            self._lose_snapshot(state, "it is of what was lost")
+            state.floor = floor
+
+    def _tell(self, key: str, what: str, ranges: Ranges) -> None:
+        for low, high in ranges:
+            self._plan.losses.append({"stream": key, "what": what, "from": low, "to": high})
+
+    def _check_snapshot(self, stream: int) -> None:
+        state = self._streams[stream]
+        if state.snapshot is None or state.gone:
+            return
+        wrong = list(check_snapshot(self._disk, state.snapshot, state.key, deep=True))
+        if wrong:
+            self._change(stream)
+            state = self._streams[stream]
+            self._lose_snapshot(state, wrong[0].detail)
+
+    def _lose_snapshot(self, state: Stream, why: str) -> None:
+        if state.snapshot is not None:
+            detail = f"that of {mint(state.snapshot.position)}: {why}"
+            self._plan.losses.append({"stream": state.key, "what": "snapshot", "detail": detail})
+        state.snapshot = None
+
+    # --- files ---
+
+    def _lay_out(self) -> list[Row]:
+        rows: list[Row] = []
+        readers = Readers(self._streams)
+        for stream, state in sorted(self._streams.items()):
+            salvaged = self._salvaged.get(stream)
+            files = self._found.files.get(stream, _NO_FILES)
+            if salvaged is None:
+                placement = self._found.claims[stream].placement
+                self._kept |= {fmt.index_path(stream, base) for base in files.indexes}
+                self._kept |= {fmt.segment_path(stream, base) for base in files.segments}
+            else:
+                layout: Layout = lay_out(self._disk, salvaged, files, readers.ranges(state))
+                placement = layout.placement
+                self._kept |= layout.kept
+                self._plan.made += layout.made
+            if (blob := state.snapshot) is not None:
+                self._kept.add(fmt.snapshot_path(blob.owner, blob.position, blob.serial))
+            rows.append([cp.STREAM, state.row(), list(placement)])
+            bucket = bucket_of(state.key)
+            if bucket and bucket not in self._buckets:
+                self._buckets[bucket] = state.created_ms
+                self._plan.notes.append(f"bucket {bucket}: made again for {state.key}")
+        return [[cp.BUCKET, name, made] for name, made in sorted(self._buckets.items())] + rows
+
+    def _control_files(self, rows: list[Row]) -> None:
+        found, uuid = self._found, self._plan.uuid
+        if any(finding.path == fmt.IDENTITY_FILE for finding in found.findings):
+            self._plan.notes.append("the identity is written again from what other files say")
+            if found.uuid is None:
+                detail = "no file names the directory's uuid, so nothing in its journal verifies"
+                self._plan.losses.append({"stream": "", "what": "journal", "detail": detail})
+        lsn = max([found.top_lsn, *(s.lsn for s in self._streams.values())])
+        number = max(found.journal_number, *found.headers, 0) + 1
+        ids = [*self._streams, *found.files, *(h.frame.stream for h in found.heads)]
+        next_id = max([*(i for i in ids if i < NEVER - 1), 0]) + 1
+        next_id = max(next_id, found.commit.next_id if found.commit is not None else 1)
+        commit = Commit(lsn, number, next_id, [])
+        head = journal.FileHead(lsn + 1, lsn)
+        self._plan.made += [
+            NewFile(fmt.journal_path(number), [journal.encode_header(uuid, number, head)]),
+            NewFile(
+                fmt.catalog_path(found.catalog_number + 1),
+                [
+                    catalog.encode_file(
+                        uuid, found.catalog_number + 1, found.checkpoint, rows, commit
+                    )
+                ],
+            ),
+        ]
+        if not found.catalog_trusted:
+            self._plan.notes.append(
+                "the catalogue is rebuilt; buckets that held no stream are lost with it"
+            )
+
+    def _quarantine(self) -> None:
+        """Everything that is neither kept nor ours goes to quarantine."""
+        found, plan = self._found, self._plan
+        out = [f"{fmt.CATALOG_DIR}/{n}" for n in self._disk.names(fmt.CATALOG_DIR)]
+        out += [f"{fmt.JOURNAL_DIR}/{n}" for n in self._disk.names(fmt.JOURNAL_DIR)]
+        for stream, files in found.files.items():
+            paths = [fmt.index_path(stream, base) for base in files.indexes]
+            paths += [fmt.segment_path(stream, base) for base in files.segments]
+            paths += [fmt.snapshot_path(stream, *blob) for blob in files.snapshots]
+            out += [path for path in paths if path not in self._kept]
+        out += [path for path in found.foreign if path not in out]
+        out += [path for path in found.leftovers if path not in out]
+        out += [orphan.path for orphan in found.orphans]
+        for pieces in self._aside.values():
+            out += [p.path for p in pieces if p.path and p.path not in out]
+        plan.out = list(dict.fromkeys(out))
+        _empty_directories(self._disk, plan, found, {file.path for file in plan.made})
+
+    def _name_lost_frames(self) -> None:
+        found = self._found
+        for finding in found.findings:
+            if finding.kind == "torn":
+                self._plan.notes.append(f"{finding.path}:{finding.position}: {finding.detail}, cut")
+            elif finding.path.endswith(".jnl") and finding.kind in ("missing", "header", "frame"):
+                detail = f"{finding.path}:{finding.position}: {finding.detail}; "
+                detail += "changes since the last checkpoint that stood there are lost"
+                self._plan.losses.append({"stream": "", "what": "journal", "detail": detail})
+        for low, high in found.missing:
+            owner = owner_of_lost(found, high) if low == high else None
+            known = self._streams.get(owner) if owner else None
+            whose = f"of {known.key}" if known is not None else "whose, nobody can say"
+            detail = f"journal frames {low} to {high}, {whose}; what streams lost is named above, "
+            detail += "the last record of others may be among them"
+            self._plan.losses.append({"stream": "", "what": "frames", "detail": detail})
+
+
+def _empty_directories(disk: Disk, plan: Plan, found: Survey, made: set[str]) -> None:
+    """Note the directories of streams that will hold nothing once the plan is carried out."""
+    gone = set(plan.out)
+    for stream in found.files:
+        directory = fmt.stream_dir(stream)
+        left = [n for n in disk.names(directory) if f"{directory}/{n}" not in gone]
+        if not left and not any(path.startswith(f"{directory}/") for path in made):
+            plan.emptied.append(directory)
+            if directory in plan.out:
+                plan.out.remove(directory)

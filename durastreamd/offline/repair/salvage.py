@@ -1,0 +1,373 @@
+"""What can be proven of one stream, from whichever of its traces survive.
+
+A record is in the journal, in an index, or in both; its bytes are in the journal or in a segment.
+Here all of them are put together: a record counts if its head verifies anywhere, its bytes count if
+their sum holds anywhere (in the right segment, in one that was put under another's name, in the
+journal, or among the frames a recovery set aside). Bytes of a segment whose entries are lost have
+no checksum left; they are taken *unproven*, and the plan says so: JSON if every message parses and
+the count fits, others as messages whose boundaries nobody knows any more. Bytes known to be bad are
+never taken.
+
+Segments without a fault are left alone and stand here as blocks.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from durastreamd.model.records import Append, Create, Delete, Record
+from durastreamd.model.stream_state import Detail, Stream
+from durastreamd.offline.repair.unproven import messages_of
+from durastreamd.offline.verify.census import Ranges, joined, without
+from durastreamd.offline.verify.folding import advance, begin, detail_of, learn, record_of, state_of
+from durastreamd.offline.verify.scan import Head, index_owner, scan_index
+from durastreamd.offline.verify.segments import (
+    Payloads,
+    SegmentReport,
+    SegmentTask,
+    check_segment,
+    read_or_nothing,
+)
+from durastreamd.offline.verify.survey import Claim, StreamFiles
+from durastreamd.protocol import content_type
+from durastreamd.storage import format as fmt
+from durastreamd.storage.checksum import payload_sum
+from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.scan import Gap
+
+# A segment that begins like one of our own files is one of them under another's name.
+_OURS = (fmt.INDEX_MAGIC, fmt.JOURNAL_MAGIC, fmt.CATALOG_MAGIC, fmt.IDENTITY_MAGIC)
+
+_Between = tuple[tuple[int, int, int], tuple[int, int]]
+
+
+class Piece(NamedTuple):
+    """A record that survives, and where its bytes lie; ``path`` is "" where it has none."""
+
+    frame: fmt.StoredFrame
+    record: Record
+    path: str
+    at: int
+    proven: bool = True
+
+    @property
+    def end(self) -> int:
+        """Return the position after its bytes."""
+        return self.frame.start + self.frame.size
+
+    @property
+    def messages(self) -> int:
+        """Return how many messages the stream has after it."""
+        added = self.record.count if isinstance(self.record, Append | Create) else 0
+        return self.frame.ordinal + added
+
+
+class Salvage:
+    """One stream, as far as it survives."""
+
+    def __init__(self, stream: Stream, detail: Detail) -> None:
+        self.stream = stream
+        self.detail = detail
+        self.blocks: list[SegmentReport] = []
+        self.pieces: list[Piece] = []
+        self.unproven: Ranges = []
+        self.nameless = False
+
+    @property
+    def covered(self) -> Ranges:
+        """Return which bytes survive."""
+        held = [(block.base, block.end) for block in self.blocks]
+        return joined(held + [(p.frame.start, p.end) for p in self.pieces if p.frame.size])
+
+
+class Traces(NamedTuple):
+    """Everything there is of one stream."""
+
+    stream: int
+    claim: Claim | None
+    files: StreamFiles
+    heads: list[Head]  # of the journal, by lsn
+    aside: list[Piece]  # frames a recovery set aside
+    torn_lsn: int  # frames from here on were never acknowledged, and one is lost before them
+    strays: "Strays"
+    anew: bool = False  # every index is to be written again
+
+
+class Strays(NamedTuple):
+    """Files that may be another's: indexes by their true owner, and all that do not verify."""
+
+    indexes: dict[tuple[int, int], str]
+    files: list[str]
+
+
+def salvage(disk: Disk, traces: Traces) -> Salvage | None:
+    """Put one stream together again; None if nothing of it is left to serve."""
+    return _Salvaging(disk, traces).run()
+
+
+class _Salvaging:
+    """The work on one stream."""
+
+    def __init__(self, disk: Disk, traces: Traces) -> None:
+        self._disk = disk
+        self._traces = traces
+        self._states: list[tuple[Stream, Detail]] = []
+        self._pieces: dict[int, Piece] = {}  # by lsn; those whose bytes are at hand
+        self._records: dict[int, Record] = {}  # by lsn; every head that verifies
+        self._bad: Ranges = []  # bytes known not to verify
+        self._blocks: list[SegmentReport] = []
+        self._extents: list[tuple[int, int, str]] = []  # broken segments: base, end, path
+
+    def run(self) -> Salvage | None:
+        traces = self._traces
+        for base in traces.files.bases:
+            self._segment(base)
+        for head in traces.heads:
+            self._journal_record(head)
+        for piece in traces.aside:
+            self._records.setdefault(piece.frame.lsn, piece.record)
+            self._pieces.setdefault(piece.frame.lsn, piece)
+        self._drop_torn()
+        folded = self._fold()
+        if folded is None:
+            return None
+        folded.blocks = self._blocks
+        folded.pieces = self._in_order()
+        self._fill(folded)
+        return folded
+
+    # --- evidence ---
+
+    def _segment(self, base: int) -> None:
+        task = SegmentTask(self._traces.stream, base, "", None, None, deep=True, live=False)
+        report = check_segment(self._disk, task)
+        if not report.findings and report.tail is not None and not self._traces.anew:
+            self._blocks.append(report)
+            self._states.append(report.tail)
+            return
+        path = fmt.segment_path(self._traces.stream, base)
+        if base in self._traces.files.segments:
+            self._extent(base, path)
+        frames: list[fmt.StoredFrame] = []
+        for frame in self._index_frames(base):
+            record = record_of(frame)
+            if record is not None:
+                self._records[frame.lsn] = record
+                frames.append(frame)
+        self._payloads(base, path, frames)
+
+    def _extent(self, base: int, path: str) -> None:
+        try:
+            handle = self._disk.open(path)
+        except OSError:
+            return
+        start = read_or_nothing(self._disk, handle, 16, 0)
+        if start and not start.startswith(_OURS):
+            self._extents.append((base, base + self._disk.size(handle), path))
+        self._disk.release(handle)
+
+    def _index_frames(self, base: int) -> Iterator[fmt.StoredFrame]:
+        stream = self._traces.stream
+        path = self._traces.strays.indexes.get((stream, base), fmt.index_path(stream, base))
+        try:
+            raw = read_file(self._disk, path)
+        except OSError:
+            return
+        if index_owner(raw) not in (None, (stream, base)):
+            return
+        for entry in scan_index(raw, stream, base):
+            if isinstance(entry, Gap):
+                continue
+            if not entry.is_state:
+                yield entry.frame
+            elif (state := state_of(entry.frame.header)) is not None and state[0].id == stream:
+                self._states.append(state)
+
+    def _payloads(self, base: int, path: str, frames: list[fmt.StoredFrame]) -> None:
+        """Look for the bytes of records: in their segment, or in one that is out of place."""
+        wanted = []
+        for frame in frames:
+            if frame.size:
+                wanted.append(frame)
+            else:
+                self._pieces[frame.lsn] = Piece(frame, self._records[frame.lsn], "", 0)
+        own = path if base in self._traces.files.segments else ""
+        for candidate in [own, *(p for p in self._traces.strays.files if p != path)]:
+            if not candidate or not wanted:
+                continue
+            wanted = self._take_verified(base, candidate, wanted)
+        self._bad += [(frame.start, frame.start + frame.size) for frame in wanted]
+
+    def _take_verified(
+        self, base: int, path: str, frames: list[fmt.StoredFrame]
+    ) -> list[fmt.StoredFrame]:
+        payloads = Payloads(self._disk, path, base)
+        bad = {frame.lsn for frame in payloads.bad(frames)}
+        payloads.release()
+        for frame in frames:
+            if frame.lsn not in bad:
+                record = self._records[frame.lsn]
+                self._pieces[frame.lsn] = Piece(frame, record, path, frame.start - base)
+        return [frame for frame in frames if frame.lsn in bad]
+
+    def _journal_record(self, head: Head) -> None:
+        frame = head.frame
+        record = record_of(frame)
+        if record is None or (isinstance(record, Delete) and not record.soft):
+            return
+        self._records.setdefault(frame.lsn, record)
+        if head.payload_ok and frame.lsn not in self._pieces:
+            path = fmt.journal_path(head.number) if frame.size else ""
+            self._pieces[frame.lsn] = Piece(frame, record, path, head.payload_at)
+
+    def _drop_torn(self) -> None:
+        """Leave out what was never acknowledged and does not follow from what is left."""
+        torn = self._traces.torn_lsn
+        claim = self._traces.claim
+        tails = [state[0].tail for state in self._states]
+        tails += [claim.stream.tail] if claim is not None else []
+        tails += [r.start + r.size for lsn, r in self._records.items() if lsn < torn]
+        reached = max(tails, default=-1)
+        dropping = False
+        for lsn in sorted(lsn for lsn in self._records if lsn >= torn):
+            record = self._records[lsn]
+            joins = record.start == reached or (reached < 0 and isinstance(record, Create))
+            dropping = dropping or not joins or lsn not in self._pieces
+            if dropping:
+                del self._records[lsn]
+                self._pieces.pop(lsn, None)
+            else:
+                reached = record.start + record.size
+
+    # --- the state ---
+
+    def _fold(self) -> Salvage | None:
+        claim = self._traces.claim
+        known = [state[0] for state in self._states]
+        if claim is not None:
+            known.append(claim.stream)
+        known += [begin(r, lsn) for lsn, r in self._records.items() if isinstance(r, Create)]
+        nameless = not known
+        if nameless:
+            known = list(_unnamed(self._traces.stream, self._pieces))
+        if not known:
+            return None
+        newest = max(known, key=lambda stream: (stream.lsn, stream.tail))
+        folded = Salvage(Stream.from_row(newest.row()), Detail())
+        folded.nameless = nameless
+        for _, detail in self._states:
+            learn(folded.detail, detail)
+        for lsn in sorted(self._records):
+            record = self._records[lsn]
+            if isinstance(record, Append):
+                learn(folded.detail, detail_of(record))
+            if lsn > newest.lsn:
+                advance(folded.stream, record, lsn)
+        folded.stream.damage = ""
+        folded.stream.plain = not folded.detail.producers and folded.detail.seq is None
+        return folded
+
+    # --- the bytes ---
+
+    def _in_order(self) -> list[Piece]:
+        """Return the pieces that no block holds, in order."""
+        kept: list[Piece] = []
+        blocks = sorted(self._blocks, key=lambda block: block.base)
+        bases = [block.base for block in blocks]
+        for piece in sorted(self._pieces.values(), key=lambda p: (p.frame.start, p.frame.lsn)):
+            at = bisect_right(bases, piece.frame.start) - 1
+            before = blocks[at].tail if at >= 0 else None
+            held = before is not None and (
+                piece.frame.lsn <= before[0].lsn or piece.frame.start < blocks[at].end
+            )
+            follows = not kept or (
+                piece.frame.start >= kept[-1].end and piece.frame.lsn > kept[-1].frame.lsn
+            )
+            if follows and not held:
+                kept.append(piece)
+        return kept
+
+    def _fill(self, folded: Salvage) -> None:
+        """Take bytes without a checksum where nothing better is left."""
+        known = joined(folded.covered + self._bad)
+        stream = folded.stream
+        for base, end, path in self._extents:
+            for low, high in without([(base, min(end, stream.tail))], known):
+                between = self._neighbours(folded, low, high)
+                for piece in self._unproven(folded, (low, high), base, path, between):
+                    folded.pieces.append(piece)
+                    folded.unproven.append((piece.frame.start, piece.end))
+        folded.pieces.sort(key=lambda p: (p.frame.start, p.frame.lsn))
+
+    def _neighbours(self, folded: Salvage, low: int, high: int) -> _Between:
+        """Return lsn, messages and time before a range, and lsn and messages after it."""
+        stream = folded.stream
+        before = (0, 0, stream.created_ms)
+        after = (stream.lsn + 1, stream.messages)
+        for piece in folded.pieces:
+            if piece.end <= low:
+                before = max(before, (piece.frame.lsn, piece.messages, piece.frame.time_ms))
+            elif piece.frame.start >= high:
+                after = min(after, (piece.frame.lsn, piece.frame.ordinal))
+        heads = [block.head for block in folded.blocks if block.head is not None]
+        for known, _ in [*self._states, *heads]:
+            if known.tail <= low:
+                before = max(before, (known.lsn, known.messages, known.written_ms))
+            elif known.tail >= high:
+                after = min(after, (known.lsn + 1, known.messages))
+        return before, after
+
+    def _unproven(
+        self,
+        folded: Salvage,
+        extent: tuple[int, int],
+        base: int,
+        path: str,
+        between: _Between,
+    ) -> Iterable[Piece]:
+        low, high = extent
+        (lsn, ordinal, time_ms), (next_lsn, next_ordinal) = between
+        handle = self._disk.open(path)
+        data = read_or_nothing(self._disk, handle, high - low, low - base)
+        self._disk.release(handle)
+        count = next_ordinal - ordinal
+        for start, size, messages in messages_of(data, json=folded.stream.json, count=count):
+            lsn += 1
+            if lsn >= next_lsn:
+                return
+            lengths = None if isinstance(messages, int) else messages
+            number = messages if isinstance(messages, int) else len(messages)
+            stream = folded.stream.id
+            at = low + start
+            record = Append(stream, at, size, time_ms, ordinal, number, lengths)
+            total = payload_sum(memoryview(data)[start : start + size], stream, at)
+            frame = fmt.StoredFrame(
+                stream, at, size, time_ms, ordinal, total, lsn, record.header(), b""
+            )
+            ordinal += number
+            yield Piece(frame, record, path, at - base, proven=False)
+
+
+def _unnamed(stream: int, pieces: dict[int, Piece]) -> Iterator[Stream]:
+    """Yield a stream for records whose create record is lost: its name is made up."""
+    appends = [p for p in pieces.values() if isinstance(p.record, Append) and p.frame.size]
+    if not appends:
+        return
+    first = min(appends, key=lambda piece: piece.frame.lsn)
+    assert isinstance(first.record, Append)
+    kind = content_type.JSON if first.record.lengths is None else content_type.DEFAULT
+    frame = first.frame
+    made = Create(
+        stream,
+        0,
+        0,
+        frame.time_ms,
+        0,
+        0,
+        None if kind == content_type.JSON else [],
+        f"/lost-and-found/{stream:016x}",
+        kind,
+    )
+    found = begin(made, 0)
+    found.tail, found.messages = frame.start, frame.ordinal
+    yield found

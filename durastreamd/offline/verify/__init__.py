@@ -1,0 +1,1 @@
+"""Whether everything in a data directory is as it must be."""
