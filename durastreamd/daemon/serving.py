@@ -144,8 +144,8 @@ class Daemon:
         listeners = listeners_of(config, plan.manager.sockets)
         refuse_exposure(listeners, config)
         self.names, self._hosts = addresses(listeners), hosts_of(listeners)
-        self.app.visitors = visitors_of(config, self._hosts)
-        common = self.app.visitors.common
+        self.app.admission.visitors = visitors_of(config, self._hosts)
+        common = self.app.admission.visitors.common
         self.server = Server(
             listeners,
             config.http,
@@ -199,7 +199,7 @@ class Daemon:
         if not self.config.server.read_only:
             self.space.look()
             nursery.start_soon(self.space.watch, self.streams.by_writer)
-        await nursery.start(self.server.serve, self.app.access_log.around(self.app))
+        await nursery.start(self.server.serve, self.app.admission.access_log.around(self.app))
         self._plan.announce(self.names)
         self._notifier.ready(self.status.line())
         logger.info("serving on %s", ", ".join(self.names))
@@ -281,7 +281,7 @@ class Daemon:
     def _prepare_log(self, config: Config) -> Callable[[], None]:
         def apply() -> None:
             logs.set_up(config.log.format, config.log.level, self._plan.environment)
-            self.app.access_log.mode = config.log.access
+            self.app.admission.access_log.mode = config.log.access
             self._refresh_server()
 
         return apply
@@ -301,7 +301,7 @@ class Daemon:
         visitors = visitors_of(config, self._hosts)
 
         def apply() -> None:
-            self.app.visitors = visitors
+            self.app.admission.visitors = visitors
             self._refresh_server()
 
         return apply
@@ -313,8 +313,8 @@ class Daemon:
         return self.app.prepare_access(config.access, mutual_tls=mutual_tls)
 
     def _refresh_server(self) -> None:
-        handler = self.app.access_log.around(self.app)
-        self.server.reconfigure(handler, self.app.visitors.common)
+        handler = self.app.admission.access_log.around(self.app)
+        self.server.reconfigure(handler, self.app.admission.visitors.common)
 
     def _prepare_disk(self, config: Config) -> Callable[[], None]:
         def apply() -> None:

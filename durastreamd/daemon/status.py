@@ -65,7 +65,7 @@ class Status:
                 "records": committer.records,
                 "journal_bytes": engine.journal.length,
                 "hot_bytes": engine.hot_bytes,
-                "read_only": self._app.guard.read_only,
+                "read_only": self._app.admission.guard.read_only,
             },
             "disk": {
                 "total_bytes": space.total_bytes,

@@ -7,28 +7,25 @@ from typing import NamedTuple
 import trio
 
 from durastreamd.errors import (
-    DurastreamError,
     OutcomeUnknownError,
-    StreamDamagedError,
 )
 from durastreamd.http.budget import Budget
 from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Exchange, Phase, Reply, Request
-from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX, Place, place_of
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.requests import ProblemError, lookup_of, read_head
-from durastreamd.service.access.gate import Gate, Permit
+from durastreamd.service.access.gate import Permit
 from durastreamd.service.access.grants import READ
-from durastreamd.service.access.guard import SAFE, Guard
+from durastreamd.service.access.guard import Guard
 from durastreamd.service.access.options import AccessOptions
-from durastreamd.service.access.visitors import Visitors
-from durastreamd.service.answers import Answer, answer_append
+from durastreamd.service.access.visitors import Page, Visitors
+from durastreamd.service.admission import Admission
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
-from durastreamd.service.failures import FAILURES, Failure, problem_of, rendered
+from durastreamd.service.failures import FAILURES, problem_of, rendered
 from durastreamd.service.limits import ReadLimits, WriteLimits
 from durastreamd.service.live import LiveReads
 from durastreamd.service.operating.access_log import AccessLog
@@ -69,9 +66,7 @@ class App:
         self._streams = streams
         self._counts = counts = Counts()
         self.lag = LagMeter()
-        self.guard = guard or Guard()
-        self.access_log = access_log or AccessLog()
-        self.visitors = visitors or Visitors()
+        self.admission = Admission(streams, guard, access_log, visitors)
         self.budget = Budget(limits.writes.budget)
         reader = self._reader = Reader(streams)
         self._writes = Writes(streams, reader, limits.writes, counts)
@@ -80,8 +75,7 @@ class App:
         self._snapshots = Snapshots(streams, reader, limits.writes)
         self._bootstrap = Bootstrap(streams)
         self.live = LiveReads(streams, reader, self._reads, limits.reads, counts)
-        self.operations = Operations(streams, self.live, counts, self.lag)
-        self.gate: Gate | None = None
+        self.operations = Operations(streams, self.live, counts, self.admission.counts, self.lag)
         self._private = False  # no cache between may keep answers
 
     def reconfigure(self, limits: Limits) -> None:
@@ -102,18 +96,13 @@ class App:
         Raises ConfigError if they do not fit. Live readers that are not permitted any more are
         ended when it is called.
         """
-        before, gate = self.gate, None
-        if options.restricted or options.rate:
-            limiter = before.limiter if before is not None else None
-            gate = Gate(options, self._streams.clock, self.operations.access, limiter)
+        admit = self.admission.prepare(options)
         hidden = options.restricted and READ not in options.anonymous
 
         def apply() -> None:
-            self.gate = gate
             self._private = hidden or mutual_tls
             self._reads.share(private=self._private)
-            if before is not None:
-                before.retire(gate)
+            admit()
 
         return apply
 
@@ -126,20 +115,14 @@ class App:
     async def __call__(self, exchange: Exchange) -> None:
         """Answer one exchange."""
         try:
-            common = self.visitors.admit(exchange.request)
-            if common is not None:
-                exchange.common = common
-            if self.gate is None:
-                await self._route(exchange)
-            else:
-                await self._route_guarded(exchange, self.gate)
+            await self._route(exchange)
         except FAILURES as exc:
             if exchange.phase is not Phase.UNANSWERED:
                 if isinstance(exc, OSError):
                     problem_of(exc, exchange.request)  # for the log: nobody else hears of it
                 exchange.abort()
                 return
-            answer = self._refusal(exc, exchange.request)
+            answer = self.admission.refusal(exc, exchange.request)
             if not isinstance(exc, OutcomeUnknownError):
                 await exchange.respond(*answer)
                 return
@@ -148,91 +131,75 @@ class App:
             with trio.CancelScope(deadline=trio.current_time() + LAST_WORD_S, shield=True):
                 await exchange.respond(*answer)
         except RefusedError as exc:
-            self.access_log.refused(exchange.request, exc.problem.status, exc.problem.code)
+            problem = exc.problem
+            self.admission.access_log.refused(exchange.request, problem.status, problem.code)
             raise
 
-    def _refusal(self, exc: Failure, request: Request) -> Answer:
-        """Return the answer that says what went wrong, and note it."""
-        problem = problem_of(exc, request)
-        self.access_log.refused(request, problem.problem.status, problem.problem.code)
-        return rendered(problem, request.path)
+    async def _route(self, exchange: Exchange) -> None:
+        request, admission = exchange.request, self.admission
+        page = admission.greet(request)
+        if page is not None:
+            exchange.common = page.common
+        if request.method == "OPTIONS":
+            await self._preflight(exchange)  # browsers send no token with it
+        elif is_operation(request.path):
+            await self.operations.answer(exchange, admission.gate)
+        else:
+            place, permit = admission.admit(request)
+            await self._place(exchange, place, permit)
 
     def quick(self, request: Request, body: bytes, reply: Reply) -> bool:
         """Take an append that is all there and leaves nothing to wait for but its commit.
 
-        Declines whatever it does not like the look of: the ordinary way says what is wrong.
+        It is the same append, let in by the same door and answered in the same words: all that is
+        decided here is that no task waits for it.
         """
-        path = request.path
-        if not path.startswith(PREFIX) or self.access_log.notes_all:
+        path, writes, admission = request.path, self._writes, self.admission
+        if not path.startswith(PREFIX) or admission.access_log.notes_all:
             return False
-        if not self.visitors.passes(request):
+        try:
+            place = place_of(path)
+        except ProblemError:
+            return False  # said on the ordinary way, to those who may know
+        if place.part or place.is_bucket or not writes.is_short(body):
             return False
-        counts = self._counts
-        begun = counts.begin_append()
+        page: Page | None = None
+        begun = writes.begin()
 
         def told(result: Outcome | Exception) -> None:
             try:
                 if isinstance(result, Exception):
                     raise result
-                counts.end_append(result, begun)
-                answer = answer_append(result)
+                answer = writes.appended(result, begun)
             except FAILURES as exc:
-                answer = self._refusal(exc, request)
+                answer = admission.refusal(exc, request)
             except Exception:
                 # Runs in the turn of the committer, which must go on to everybody else's.
                 logger.exception("unexpected failure in POST %s", path)
                 detail = "The server failed while answering; its log has the reason."
                 answer = rendered(ProblemError(problems.INTERNAL_ERROR, detail), path)
-            reply(*answer)
+            status, headers, content = answer
+            reply(status, headers if page is None else [*headers, *page.fields], content)
 
         try:
-            place = place_of(path)
-            if place.part or place.is_bucket or self.guard.watchful:
-                return False
-            if self.gate is not None and not self.gate.passes(request, place.key):
-                return False
-            return self._writes.append_quickly(request, place.key, body, told)
-        except (ProblemError, DurastreamError):
-            return False
-
-    async def _route(self, exchange: Exchange) -> None:
-        request = exchange.request
-        path = request.path
-        if request.method not in SAFE:
-            self.guard.check(request, self._streams)
-        if request.method == "OPTIONS":
-            await self._preflight(exchange)
-        elif path.startswith(PREFIX):
-            await self._place(exchange, place_of(path))
-        elif is_operation(path):
-            await self.operations.answer(exchange, None)
+            page = admission.greet(request)
+            admission.admit(request)
+            ticket = writes.post(request, place.key, body)
+        except FAILURES as exc:
+            told(exc)
         else:
-            await self._place(exchange, place_of(path))
+            ticket.tell(told)
+        return True
 
-    async def _route_guarded(self, exchange: Exchange, gate: Gate) -> None:
-        """Route as ``_route`` does, for those who may; judged by the key that is routed to."""
-        request = exchange.request
-        if request.method == "OPTIONS":
-            await self._preflight(exchange)  # browsers send no token with it
-        elif is_operation(request.path):
-            await self.operations.answer(exchange, gate)
-        else:
-            identity = gate.identify(request)
-            place = place_of(request.path)
-            permit = gate.permit(identity, request.method, place.key)
-            if request.method not in SAFE:
-                self.guard.check(request, self._streams)
-            await self._place(exchange, place, permit)
-
-    async def _place(self, exchange: Exchange, place: Place, permit: Permit | None = None) -> None:
+    async def _place(self, exchange: Exchange, place: Place, permit: Permit | None) -> None:
         if not place.part and not place.is_bucket:
             await self._stream(exchange, exchange.request.method, place.key, permit)
         elif place.is_bucket:
             await self._buckets.answer(exchange, place)
         elif place.part == "snapshot":
-            await self._snapshots.answer(exchange, self._readable(place.key), place)
+            await self._snapshots.answer(exchange, self._reader.readable(place.key), place)
         elif exchange.request.method in ("GET", "HEAD"):
-            await self._bootstrap.answer(exchange, self._readable(place.key))
+            await self._bootstrap.answer(exchange, self._reader.readable(place.key))
         else:
             raise not_allowed(READING)
 
@@ -256,11 +223,11 @@ class App:
             raise not_allowed(METHODS)
 
     async def _head(self, exchange: Exchange, key: str) -> None:
-        stream = self._writes.head(key)
+        stream = self._reader.existing(key)
         fields = metadata(stream)
         lookup = lookup_of(exchange.request.query)
         if lookup is not None:
-            position, ordinal = await self._reader.find(self._readable(key), lookup)
+            position, ordinal = await self._reader.find(self._reader.readable(key), lookup)
             fields += [
                 (b"Stream-At-Offset", mint(position).encode()),
                 (b"Stream-At-Message", b"%d" % ordinal),
@@ -271,7 +238,7 @@ class App:
     async def _read(self, exchange: Exchange, key: str, permit: Permit | None) -> None:
         request = exchange.request
         head = read_head(request.query, request.headers)
-        stream = self._readable(key)
+        stream = self._reader.readable(key)
         if head.live is None:
             self._counts.reads[CATCH_UP] += 1
             await self._reads.catch_up(exchange, stream, head)
@@ -282,13 +249,6 @@ class App:
             self._counts.reads[LONG_POLL] += 1
             await self.live.long_poll(exchange, stream, head, permit)
 
-    def _readable(self, key: str) -> Stream:
-        """Return a stream that is there and whole, or raise the problem."""
-        stream = self._writes.head(key)
-        if stream.damage:
-            raise StreamDamagedError(stream.damage)
-        return stream
-
     async def _preflight(self, exchange: Exchange) -> None:
-        methods = READING if self.guard.read_only else METHODS
-        await exchange.respond(204, self.visitors.preflight(methods))
+        methods = READING if self.admission.guard.read_only else METHODS
+        await exchange.respond(204, self.admission.visitors.preflight(methods))

@@ -13,11 +13,11 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from durastreamd.engine.view import TURN_BYTES, View
-from durastreamd.errors import ColdReadError, LongReadError
+from durastreamd.errors import ColdReadError, LongReadError, StreamDamagedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, json_mode, offsets, problems
 from durastreamd.protocol.requests import Lookup, ProblemError
-from durastreamd.service.answers import next_offset
+from durastreamd.service.answers import next_offset, refusal_of
 from durastreamd.streams.registry import Streams
 
 T = TypeVar("T")
@@ -49,6 +49,22 @@ class Reader:
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
+
+    def existing(self, key: str) -> Stream:
+        """Return a stream that is there, or raise the problem."""
+        found = self._streams.find(key)
+        if isinstance(found, Stream):
+            return found
+        refusal = refusal_of(found)
+        assert refusal is not None
+        raise refusal
+
+    def readable(self, key: str) -> Stream:
+        """Return a stream that is there and whole, or raise the problem."""
+        stream = self.existing(key)
+        if stream.damage:
+            raise StreamDamagedError(stream.damage)
+        return stream
 
     async def look(self, view: View, job: Callable[[], T]) -> T:
         """Run a job on a view here if that is soon done, in a thread if it is not."""

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import trio
 
 from durastreamd.http.exchange import Exchange, Request
-from durastreamd.model.draft import AppendCommand, Payload
+from durastreamd.model.draft import AppendCommand
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.stream_state import Stream
-from durastreamd.protocol import Data, content_type as ct, json_mode, offsets, problems
+from durastreamd.protocol import Data, content_type as ct, offsets, problems
 from durastreamd.protocol.names import place_of
-from durastreamd.protocol.outcomes import Gone, Malformed, NotFound, Outcome
+from durastreamd.protocol.outcomes import Gone, NotFound, Outcome
 from durastreamd.protocol.requests import (
     ForkHead,
     ProblemError,
-    append_head,
     create_head,
 )
 from durastreamd.service.access.gate import Permit
@@ -25,17 +25,15 @@ from durastreamd.service.answers import (
     answer_append,
     answer_create,
     answer_delete,
-    refusal_of,
 )
+from durastreamd.service.bodies import append_command, append_head, payload_of, refuse_encoding
 from durastreamd.service.limits import WriteLimits
 from durastreamd.service.operating.counts import Counts
 from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import Streams
-from durastreamd.streams.ticket import DeleteCommand
+from durastreamd.streams.ticket import DeleteCommand, Ticket
 
-Told = Callable[[Outcome | Exception], None]
-
-_EMPTY_ARRAY = Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at least one value.")
+T = TypeVar("T")
 
 
 class Writes:
@@ -51,22 +49,29 @@ class Writes:
 
     async def append(self, exchange: Exchange, key: str) -> Answer:
         """POST: append, close, or both."""
-        request = exchange.request
-        _refuse_encoding(request)
-        head = append_head(request.headers)
+        limits = self._limits
+        head = append_head(exchange.request)
         begun = self._counts.begin_append()
         body = await self._body(exchange)
-        if not body and not head.closes:
-            detail = "The body is empty; an append needs data, a closure needs Stream-Closed: true."
-            raise ProblemError(problems.EMPTY_BODY, detail)
-        payload: Payload | Malformed | None = None
-        if body:
-            if head.content_type is None:
-                detail = "A body needs a Content-Type: that of the stream."
-                raise ProblemError(problems.MISSING_CONTENT_TYPE, detail)
-            payload = await self._payload(head.content_type, body) or _EMPTY_ARRAY
-        command = AppendCommand(payload, head.content_type, head.closes, head.producer, head.seq)
-        outcome = await self._stored(key, command)
+        job = partial(append_command, head, body, limits)
+        command = await self._judged(head.content_type, body, job)
+        return self.appended(await self._stored(key, command), begun)
+
+    def is_short(self, body: Data) -> bool:
+        """Tell whether a body can be judged on the spot, JSON or not."""
+        return len(body) <= self._limits.parse_inline_bytes
+
+    def post(self, request: Request, key: str, body: bytes) -> Ticket:
+        """POST of a short body that is here already; the ticket gets the outcome."""
+        command = append_command(append_head(request), body, self._limits)
+        return self._streams.post(key, command)
+
+    def begin(self) -> float:
+        """Note that an append has come."""
+        return self._counts.begin_append()
+
+    def appended(self, outcome: Outcome, begun: float) -> Answer:
+        """Note what became of an append, and answer it."""
         self._counts.end_append(outcome, begun)
         return answer_append(outcome)
 
@@ -83,39 +88,24 @@ class Writes:
         message = "nobody cancels this scope"
         raise AssertionError(message)
 
-    def append_quickly(self, request: Request, key: str, body: bytes, told: Told) -> bool:
-        """POST of a short body that is here already; False, or an exception, if it cannot be."""
-        head = append_head(request.headers)
-        kind = head.content_type
-        limits = self._limits
-        if kind is None or not 0 < len(body) <= limits.parse_inline_bytes:
-            return False
-        if len(body) > limits.append_bytes_max:
-            return False
-        _refuse_encoding(request)
-        payload = _payload_of(kind, body, limits.append_messages_max) or _EMPTY_ARRAY
-        command = AppendCommand(payload, kind, head.closes, head.producer, head.seq)
-        self._streams.post(key, command).tell(told)
-        return True
-
-    async def _payload(self, content_type: str, body: Data) -> Payload | Malformed | None:
-        """Return a body in wire form, None for an empty array."""
-        job = partial(_payload_of, content_type, body, self._limits.append_messages_max)
-        if len(body) <= self._limits.parse_inline_bytes or not ct.is_json(content_type):
+    async def _judged(self, content_type: str | None, body: Data, job: Callable[[], T]) -> T:
+        """Return what is made of a body; where that takes long, a thread makes it."""
+        if self.is_short(body) or content_type is None or not ct.is_json(content_type):
             return job()
         return await self._streams.blocking(job)
 
     async def create(self, exchange: Exchange, key: str, permit: Permit | None = None) -> Answer:
         """PUT: make the stream, or find it with the same configuration."""
         request = exchange.request
-        _refuse_encoding(request)
+        refuse_encoding(request)
         head = create_head(request.headers)
         if permit is not None and head.fork is not None:
             permit.check_read(_source_key(head.fork.source))  # a fork shows what its source has
         body = await self._body(exchange)
         fork = await self._fork_point(key, head.fork) if head.fork is not None else None
         kind = head.content_type or (self._source_type(fork) if fork else ct.DEFAULT)
-        payload = await self._payload(kind, body) if body else None
+        job = partial(payload_of, kind, body, self._limits)
+        payload = await self._judged(kind, body, job) if body else None
         command = CreateCommand(
             key, head.content_type, head.ttl_ms, head.expires_ms, head.closes, payload, fork
         )
@@ -158,29 +148,6 @@ class Writes:
         """DELETE: the stream ends."""
         return answer_delete(await self._streams.ask(key, DeleteCommand()))
 
-    def head(self, key: str) -> Stream:
-        """Return the stream for HEAD; raises the problem if there is none."""
-        found = self._streams.find(key)
-        if isinstance(found, Stream):
-            return found
-        refusal = refusal_of(found)
-        assert refusal is not None
-        raise refusal
-
-
-def _payload_of(content_type: str, body: Data, messages_max: int) -> Payload | Malformed | None:
-    if not ct.is_json(content_type):
-        return Payload(body)
-    try:
-        wire, count = json_mode.split(body, messages_max)
-    except json_mode.TooManyMessagesError as exc:
-        detail = f"The body holds more than {messages_max} messages; send them in several."
-        raise ProblemError(problems.PAYLOAD_TOO_LARGE, detail) from exc
-    except json_mode.InvalidJsonError as exc:
-        reason = str(exc)
-        return Malformed("INVALID_JSON", reason[0].upper() + reason[1:] + ".")
-    return Payload(wire, count) if count else None
-
 
 def _source_key(source: str) -> str:
     """Return the key of the stream that Stream-Forked-From names, by its path or its URL."""
@@ -209,10 +176,3 @@ def _fork_position(token: str | None) -> int | None:
         detail = f"Stream-Fork-Offset {problems.quoted(token)} is not an offset of this server."
         raise ProblemError(problems.INVALID_FORK, detail)
     return position
-
-
-def _refuse_encoding(request: Request) -> None:
-    encoding = request.headers.get(b"content-encoding", b"identity")
-    if encoding.lower() != b"identity":
-        detail = "Bodies are stored as sent; send them without Content-Encoding."
-        raise ProblemError(problems.UNSUPPORTED_ENCODING, detail)

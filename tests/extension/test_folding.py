@@ -122,7 +122,7 @@ class Reborn(Bench):
 @asynccontextmanager
 async def served(bench: Bench) -> AsyncIterator[Site]:
     app = App(bench.streams)
-    server = Server([], None, common_headers=app.visitors.common, quick=app.quick)
+    server = Server([], None, common_headers=app.admission.visitors.common, quick=app.quick)
     async with bench.running(), trio.open_nursery() as nursery:
         await nursery.start(server.serve, app)
         site = Site(bench, app, server)

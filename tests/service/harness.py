@@ -240,7 +240,7 @@ async def serving(
     bench.streams.clock = now_ms
     app = App(bench.streams, limits, visitors=visitors)
     server = Server(
-        [], http, common_headers=app.visitors.common, quick=app.quick, budget=app.budget
+        [], http, common_headers=app.admission.visitors.common, quick=app.quick, budget=app.budget
     )
     async with bench.running(), trio.open_nursery() as nursery:
         await nursery.start(server.serve, app)

@@ -55,7 +55,7 @@ async def test_without_a_token_nothing_is_served(file: Path) -> None:
             refused(reply, 401, "UNAUTHENTICATED")
             assert reply["WWW-Authenticate"] == REALM
         assert (await site.raw("HEAD", PREFIX + "s")).status == 401
-        assert site.app.operations.access.failures["missing"] == 11
+        assert site.app.admission.counts.failures["missing"] == 11
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ async def test_an_expired_token_is_refused(file: Path, autojump_clock: object) -
         await furnish(site)
         refused(await site.get("team-a/x", bearer("old")), 401, "UNAUTHENTICATED")
         assert (await site.get("team-a/x?offset=-1", bearer("new"))).status == 200
-        assert site.app.operations.access.failures["expired"] == 1
+        assert site.app.admission.counts.failures["expired"] == 1
 
 
 SOON = "scopes=read expires=2027-01-15T08:01:40Z"  # a hundred seconds after harness.NOW
@@ -253,7 +253,7 @@ async def test_a_bad_change_of_the_files_leaves_everything_as_it_was(file: Path)
         assert (await site.ask("GET", "s?offset=-1", bearer("root"))).status == 401
         assert (await site.ask("GET", "s?offset=-1", bearer("other"))).status == 200
         site.app.restrict(AccessOptions())
-        assert site.app.gate is None
+        assert site.app.admission.gate is None
         assert (await site.ask("GET", "s?offset=-1")).status == 200
 
 
@@ -265,7 +265,7 @@ def tmp_file(path: Path, text: str) -> str:
 async def test_without_settings_there_is_no_gate() -> None:
     async with serving() as site:
         site.app.restrict(AccessOptions())
-        assert site.app.gate is None
+        assert site.app.admission.gate is None
 
 
 # --- the file ---
@@ -330,7 +330,7 @@ def test_no_prefix_at_all_is_nowhere() -> None:
 
 async def test_the_whole_digest_counts_not_what_finds_it(file: Path) -> None:
     async with guarded(file, TOKENS) as site:
-        gate = site.app.gate
+        gate = site.app.admission.gate
         assert gate is not None
         for start, (digest, grant) in gate._table.items():
             gate._table[start] = (digest[:-1] + bytes([digest[-1] ^ 1]), grant)

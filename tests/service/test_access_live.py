@@ -64,9 +64,9 @@ async def test_a_live_reader_ends_when_its_token_expires(
         assert 99 <= trio.current_time() - begun <= 101
         site._first = None  # it has been idle for too long
         assert (await site.get("s?offset=-1", bearer("t"))).status == 401
-        assert site.app.operations.access.leases_ended == 1
-        assert site.app.gate is not None
-        assert not site.app.gate.leases
+        assert site.app.admission.counts.leases_ended == 1
+        assert site.app.admission.gate is not None
+        assert not site.app.admission.gate.leases
 
 
 @MODES
@@ -90,8 +90,8 @@ async def test_a_live_reader_ends_when_its_token_is_revoked(
         assert trio.current_time() - begun < 1
         # Long-polls were answered 401 and count; an SSE response ends in order and does not.
         answered = 3 if mode == "long-poll" else 0
-        assert sum(site.app.operations.access.failures.values()) == answered
-        assert site.app.operations.access.leases_ended == 3
+        assert sum(site.app.admission.counts.failures.values()) == answered
+        assert site.app.admission.counts.leases_ended == 3
         assert not readers["kept"].reply.ended
         assert (await site.ask("POST", "s", {**ROOT, **TEXT}, b"hello")).status == 204
         while b"hello" not in readers["kept"].reply.body:
@@ -168,7 +168,7 @@ async def test_who_asks_too_often_is_told_when_to_come_back(autojump_clock: obje
         assert [(await site.get("s")).status for _ in range(2)] == [404, 429]
         await trio.sleep(60)
         assert [(await site.get("s")).status for _ in range(6)] == [404] * 5 + [429]
-        assert site.app.operations.access.rate_limited == 4
+        assert site.app.admission.counts.rate_limited == 4
         site.app.restrict(AccessOptions(rate="5/s"))  # a reload is no way to a full bucket
         assert (await site.get("s")).status == 429
 

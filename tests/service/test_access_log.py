@@ -22,8 +22,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
 
 
 def note(site: Site, mode: str) -> None:
-    site.app.access_log.mode = mode
-    site.server.reconfigure(site.app.access_log.around(site.app), site.app.visitors.common)
+    admission = site.app.admission
+    admission.access_log.mode = mode
+    site.server.reconfigure(admission.access_log.around(site.app), admission.visitors.common)
 
 
 @pytest.fixture(autouse=True)

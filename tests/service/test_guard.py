@@ -32,7 +32,7 @@ async def test_a_read_only_server_answers_every_write_with_405(
     assert (await site.raw("PUT", "/bucket")).status == 201
     assert (await site.raw("PUT", "/bucket/one", TEXT, b"x")).status == 201
     records = site.bench.streams.committer.records
-    site.app.guard.read_only = True
+    site.app.admission.guard.read_only = True
     reply = await site.raw(method, target, head, b"more")
     assert (reply.status, reply["Allow"]) == (405, "GET, HEAD, OPTIONS")
     assert (reply.json["code"], reply.json["status"]) == ("METHOD_NOT_ALLOWED", 405)
@@ -100,7 +100,7 @@ async def full(site: Site) -> Space:
     """Let the disk of a site be nearly full."""
     space = Space(Disk(50).room, OPTIONS)
     space.look()
-    site.app.guard.space = space
+    site.app.admission.guard.space = space
     return space
 
 

@@ -9,7 +9,7 @@ from durastreamd.http.limits import HttpLimits
 from durastreamd.model.records import Snapshot
 from durastreamd.service.app import Limits
 from durastreamd.service.limits import WriteLimits
-from durastreamd.service.writes import Writes
+from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import PublishCommand
 from tests.service.harness import JSON, PREFIX, TEXT, Connection, Site, producer, serving
@@ -146,13 +146,13 @@ async def test_damaged_stream_is_refused_without_naming_a_file(site: Site, live:
 async def test_unforeseen_failure_tells_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_self: Writes, key: str) -> None:
+    def fail(_self: Reader, key: str) -> None:
         message = f"/srv/secret/path of {key}"
         raise RuntimeError(message)
 
     await site.make("s")
     with monkeypatch.context() as patched:
-        patched.setattr(Writes, "head", fail)
+        patched.setattr(Reader, "existing", fail)
         check_problem(await site.get("s?offset=-1"), "INTERNAL_ERROR", PATH + "?offset=-1")
     assert (await site.get("s?offset=-1")).status == 200
 

@@ -104,7 +104,7 @@ async def in_process(disk: RealDisk) -> AsyncIterator[tuple[Streams, int]]:
     app = App(streams)
     try:
         listeners = open_tcp("127.0.0.1", 0, 16, None)
-        server = Server(listeners, common_headers=app.visitors.common, quick=app.quick)
+        server = Server(listeners, common_headers=app.admission.visitors.common, quick=app.quick)
         port = int(addresses(listeners)[0].rpartition(":")[2])
         async with streams.running(), trio.open_nursery() as nursery:
             await nursery.start(server.serve, app)

@@ -295,23 +295,6 @@ class Gate:
         self.check(identity, scope, key)
         return Permit(self, identity, scope, key)
 
-    def passes(self, request: Request, key: str) -> bool:
-        """Tell whether an append to a key is permitted without more ado: nothing is counted.
-
-        False is no refusal; those who get it are identified and permitted the ordinary way.
-        """
-        given = request.headers.get(b"authorization", b"")
-        if self._rate is not None or not given.startswith(b"Bearer "):
-            return False
-        grant = self._found(hashlib.sha256(given[7:].strip(b" ")).digest())
-        return (
-            grant is not None
-            and grant.rate is None
-            and self._clock() / 1000 < grant.expires_s
-            and WRITE in grant.scopes
-            and grant.covers(key)
-        )
-
     def still_known(self, token: bytes, scope: str, key: str) -> Identity | None:
         """Return whom an earlier gate let in with this token, or None if this one would not.
 

@@ -3,7 +3,7 @@
 from durastreamd.http.exchange import Request
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
-from durastreamd.protocol.names import place_of
+from durastreamd.protocol.names import Place
 from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.buckets import READING
 from durastreamd.service.operating.space import Space
@@ -20,19 +20,14 @@ class Guard:
         self.space = space
         self.read_only = read_only
 
-    @property
-    def watchful(self) -> bool:
-        """Tell whether there is anything to refuse now."""
-        return self.read_only or (self.space is not None and self.space.low)
-
-    def check(self, request: Request, streams: Streams) -> None:
+    def check(self, request: Request, place: Place, streams: Streams) -> None:
         """Raise the problem of a request that is not to be served now."""
         if self.read_only:
             detail = f"This server is read-only: it serves a copy and answers {READING}."
             allow = ((b"Allow", READING.encode()),)
             raise ProblemError(problems.METHOD_NOT_ALLOWED, detail, allow)
         space = self.space
-        if space is None or not space.low or not _adds(request, streams):
+        if space is None or not space.low or not _adds(request, place, streams):
             return
         space.refused_total += 1
         detail = "The disk is nearly full; nothing was stored. Try again later."
@@ -40,11 +35,10 @@ class Guard:
         raise ProblemError(problems.INSUFFICIENT_STORAGE, detail, later, retryAfter=FULL_RETRY_S)
 
 
-def _adds(request: Request, streams: Streams) -> bool:
+def _adds(request: Request, place: Place, streams: Streams) -> bool:
     """Tell whether a request would add data: not a closure, not a PUT of what is there."""
     if request.method == "POST":
         return request.has_body
     if request.method == "PUT" and not request.has_body:
-        place = place_of(request.path)
         return not isinstance(streams.find(place.key), Stream)
     return request.method == "PUT"

@@ -17,6 +17,7 @@ Where a token is needed nothing of this is: a page that has none gets no further
 
 import ipaddress
 from functools import lru_cache
+from typing import NamedTuple
 
 from durastreamd.http.exchange import CommonHeaders, Request
 from durastreamd.protocol import problems
@@ -62,6 +63,13 @@ def is_loopback(name: str) -> bool:
         return False
 
 
+class Page(NamedTuple):
+    """A page that may use the server: what its answers have beside the common headers."""
+
+    fields: Fields
+    common: CommonHeaders  # these and the common ones
+
+
 class Visitors:
     """Judges pages and names by one state of the configuration.
 
@@ -91,7 +99,7 @@ class Visitors:
         self._names = frozenset(name_of(name) for name in (*hosts, *names))
         self._max_age = b"%d" % cors.max_age_s
         self._known: set[str] = set()
-        self._by_origin: dict[bytes, CommonHeaders] = {}
+        self._by_origin: dict[bytes, Page] = {}
         self.common: Fields = [_NOSNIFF]  # of an answer to whoever is no page
         if self._any_page:
             self.common += [
@@ -102,15 +110,8 @@ class Visitors:
         else:
             self.common += [(b"Cross-Origin-Resource-Policy", b"same-site"), (b"Vary", b"Origin")]
 
-    def passes(self, request: Request) -> bool:
-        """Tell whether a request is welcome without more ado; False is no refusal."""
-        headers = request.headers
-        if not self._any_page and (b"origin" in headers or b"sec-fetch-site" in headers):
-            return False
-        return self._any_host or request.authority in self._known or self._is_called(request)
-
-    def admit(self, request: Request) -> CommonHeaders | None:
-        """Return the headers of every answer to this page, None for the common ones.
+    def admit(self, request: Request) -> Page | None:
+        """Return the page that asks, None where the common headers are all that is needed.
 
         Raises the problem of a request that is not to be served. A preflight is answered whoever
         asks: what a page may do is said by the headers alone.
@@ -124,14 +125,16 @@ class Visitors:
             raise ProblemError(problems.MISDIRECTED, detail)
         if self._any_page:
             return None
-        origin = request.headers.get(b"origin")
+        headers = request.headers
+        origin = headers.get(b"origin")
         if origin is None:
-            self._refuse_embedding(request)
+            if headers.get(b"sec-fetch-site") == b"cross-site":
+                _refuse_embedding(request)
             return None
         found = self._by_origin.get(origin)
         if found is None and self._allows(origin):
-            fields = [*self.common, (b"Access-Control-Allow-Origin", origin), _EXPOSE]
-            found = CommonHeaders(fields)
+            fields = [(b"Access-Control-Allow-Origin", origin), _EXPOSE]
+            found = Page(fields, CommonHeaders([*self.common, *fields]))
             if len(self._by_origin) >= _REMEMBERED_MAX:
                 del self._by_origin[next(iter(self._by_origin))]
             self._by_origin[origin] = found
@@ -169,14 +172,13 @@ class Visitors:
         scheme, _, authority = text.partition("://")
         return self._local_pages and scheme in _HTTP and is_loopback(name_of(authority))
 
-    def _refuse_embedding(self, request: Request) -> None:
-        headers = request.headers
-        if headers.get(b"sec-fetch-site") != b"cross-site":
-            return
-        visit = headers.get(b"sec-fetch-dest") == b"document"
-        if not (visit and request.method in ("GET", "HEAD")):
-            detail = "Pages of other sites may not use this server; cors.origins names those."
-            raise ProblemError(problems.FOREIGN_PAGE, detail)
+
+def _refuse_embedding(request: Request) -> None:
+    """Refuse what another site has a browser fetch, unless somebody follows a link."""
+    visit = request.headers.get(b"sec-fetch-dest") == b"document"
+    if not (visit and request.method in ("GET", "HEAD")):
+        detail = "Pages of other sites may not use this server; cors.origins names those that may."
+        raise ProblemError(problems.FOREIGN_PAGE, detail)
 
 
 def _same_origin(request: Request, origin: bytes) -> bool:

@@ -34,15 +34,21 @@ def is_operation(path: str) -> bool:
 class Operations:
     """``/health``, ``/-/...`` and ``/errors/...``."""
 
-    def __init__(self, streams: Streams, live: LiveReads, counts: Counts, lag: LagMeter) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        live: LiveReads,
+        counts: Counts,
+        refusals: GateCounts,
+        lag: LagMeter,
+    ) -> None:
         self._streams = streams
         self._lag = lag
-        self.access = GateCounts()
         self.readiness = Readiness()
         self.readiness.watch("draining", lambda: "The server is stopping." if live.ending else None)
         self.readiness.watch("journal", self._stuck)
         self.readiness.notice("damaged", self._damaged)
-        self.metrics = Metrics(streams, counts, self.access, lag, self.readiness)
+        self.metrics = Metrics(streams, counts, refusals, lag, self.readiness)
 
     def _stuck(self) -> str | None:
         since = self._streams.committer.busy_since
