@@ -7,36 +7,37 @@ second event, so a connection that is not ready for an event has to remember tha
 """
 
 import select
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from trio.lowlevel import notify_closing, wait_readable
 
 _EVENTS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
 _AT_ONCE_MAX: Final = 128  # Some 3 ms of work; then everybody else has a turn.
 
-Arrived = Callable[[], None]
+
+class Hearer(Protocol):
+    """A connection that wants to know."""
+
+    def arrived(self) -> None:
+        """Something happened to the socket; raises nothing."""
 
 
 class Arrivals:
-    """Sockets, and whom to call when something happens to one."""
+    """Sockets, and whom to tell when something happens to one."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._arrived: dict[int, Arrived] = {}
+        self._hearers: dict[int, Hearer] = {}
 
-    def add(self, fileno: int, arrived: Arrived) -> None:
-        """Call ``arrived``, which raises nothing, with every event of a socket from now on.
-
-        What came before counts as an event.
-        """
-        self._arrived[fileno] = arrived
+    def add(self, fileno: int, hearer: Hearer) -> None:
+        """Tell ``hearer`` of every event of a socket from now on; what came before is one."""
+        self._hearers[fileno] = hearer
         self._epoll.register(fileno, _EVENTS)
 
-    def discard(self, fileno: int, arrived: Arrived) -> None:
-        """Call no more; the socket may be released already, and its number another's."""
-        if self._arrived.get(fileno) == arrived:
-            del self._arrived[fileno]
+    def discard(self, fileno: int, hearer: Hearer) -> None:
+        """Tell no more; the socket may be released already, and its number another's."""
+        if self._hearers.get(fileno) is hearer:
+            del self._hearers[fileno]
             try:
                 self._epoll.unregister(fileno)
             except (OSError, ValueError):
@@ -48,9 +49,9 @@ class Arrivals:
             while True:
                 await wait_readable(self._epoll.fileno())
                 for fileno, _ in self._epoll.poll(0, _AT_ONCE_MAX):
-                    arrived = self._arrived.get(fileno)
-                    if arrived is not None:
-                        arrived()
+                    hearer = self._hearers.get(fileno)
+                    if hearer is not None:
+                        hearer.arrived()
         finally:
             notify_closing(self._epoll.fileno())
             self._epoll.close()

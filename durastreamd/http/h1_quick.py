@@ -5,16 +5,25 @@ fast lane knows, and the handler's quick half takes it, it is read in the turn o
 answered in the turn of whoever has the answer: no exchange, no coroutine, no task switch. Anything
 else wakes the task with the bytes, and goes the ordinary way as if they had come to it.
 
-    parked    the task waits in ``first_bytes``; nothing is under way     event: read, decide
-    replying  still parked; the quick half owes an answer                 event: remembered
-    awake     the task is at work, or gone                                event: remembered
+States, and what moves between them (``TRANSITIONS`` is the whole truth, ``check`` holds it):
 
-An event remembered is looked at by the task before it parks again. So a client that pipelines is
-served in order, and a deep pipeline is never recursion.
+    AWAKE      the task is at work, or gone                     park     -> PARKED
+    PARKED     it waits in ``first_bytes``; nothing under way   take     -> REPLYING
+                                                                wake     -> AWAKE
+                                                                cancel   -> AWAKE
+    REPLYING   still parked; the quick half owes an answer      answer   -> PARKED
+                                                                decline  -> PARKED
+                                                                cancel   -> ORPHANED
+    ORPHANED   the task has left, and the answer is owed still  answer   -> AWAKE
+
+Bytes that arrive while it is PARKED are read and decided on. In any other state it is remembered
+that there are some, and the task looks before it parks again. So a client that pipelines is served
+in order, and a deep pipeline is never recursion.
 """
 
 import logging
 import math
+from enum import IntEnum, auto
 from typing import Final
 
 import outcome
@@ -25,7 +34,7 @@ from durastreamd.http.alarm import Alarm
 from durastreamd.http.budget import client_of
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import HungUpError
-from durastreamd.http.exchange import Headers
+from durastreamd.http.exchange import Headers, Request
 from durastreamd.http.recognise import recognise
 from durastreamd.http.strict import HEAD_END
 from durastreamd.http.transport import RECEIVE_BYTES, Transport
@@ -35,6 +44,41 @@ log = logging.getLogger("durastreamd.http")
 _HEAD_END_BYTES: Final = len(HEAD_END)
 
 
+class State(IntEnum):
+    """Who sees to the connection."""
+
+    AWAKE = auto()
+    PARKED = auto()
+    REPLYING = auto()
+    ORPHANED = auto()
+
+
+class Event(IntEnum):
+    """What happens to it."""
+
+    PARK = auto()  # the task has nothing to do
+    TAKE = auto()  # a request is offered to the quick half
+    DECLINE = auto()  # which does not want it
+    ANSWER = auto()  # or has its answer
+    WAKE = auto()  # there is something for the task to do
+    CANCEL = auto()  # the task is called away
+
+
+TRANSITIONS: Final = {
+    (State.AWAKE, Event.PARK): State.PARKED,
+    (State.PARKED, Event.TAKE): State.REPLYING,
+    (State.PARKED, Event.WAKE): State.AWAKE,
+    (State.PARKED, Event.CANCEL): State.AWAKE,
+    (State.REPLYING, Event.ANSWER): State.PARKED,
+    (State.REPLYING, Event.DECLINE): State.PARKED,
+    (State.REPLYING, Event.CANCEL): State.ORPHANED,
+    (State.ORPHANED, Event.ANSWER): State.AWAKE,
+}
+
+_AWAKE, _PARKED, _REPLYING, _ORPHANED = State  # looked up once, not with every request
+_PARK, _TAKE, _DECLINE, _ANSWER, _WAKE, _CANCEL = Event
+
+
 class QuickTurns:
     """Lets a connection's task sleep while requests are answered without it."""
 
@@ -42,93 +86,107 @@ class QuickTurns:
         "_claim",
         "_claimed",
         "_context",
-        "_event",
         "_fileno",
-        "_parked",
+        "_remembered",
+        "_task",
         "_transport",
         "_unsent",
         "alarm",
         "ended",
-        "replying",
+        "state",
     )
 
     def __init__(self, transport: Transport, context: ServeContext, alarm: Alarm) -> None:
         self.alarm = alarm
-        self.replying = False
-        self.ended = False  # The last answer said that the connection ends.
+        self.state = _AWAKE
+        self.ended = False  # the last answer said that the connection ends
         self._transport = transport
         self._context = context
-        self._parked: trio.lowlevel.Task | None = None
-        self._event = False
-        self._unsent = b""
+        self._task: trio.lowlevel.Task | None = None  # the one that is parked
+        self._remembered = False  # bytes have come that nobody has looked at
+        self._unsent = b""  # of an answer: what the kernel did not take
         self._fileno = transport.fileno()
         self._claim = context.budget.claim(client_of(transport.peer))
         self._claimed = 0
-        context.arrivals.add(self._fileno, self._arrived)
+        context.arrivals.add(self._fileno, self)
+
+    @property
+    def replying(self) -> bool:
+        """Whether an answer is owed, so that the connection must not end."""
+        return self.state is _REPLYING
 
     def release(self) -> None:
-        """Hear of nothing any more."""
-        self._context.arrivals.discard(self._fileno, self._arrived)
-        if not self.replying:
+        """Hear of nothing any more; an answer that is owed keeps its bytes counted."""
+        self._context.arrivals.discard(self._fileno, self)
+        if self.state is not _ORPHANED:
             self._claim.close()
+
+    def _on(self, event: Event) -> None:
+        self.state = TRANSITIONS[self.state, event]
+        if __debug__:
+            self.check()
+
+    def check(self) -> None:
+        """Assert what each state promises."""
+        state = self.state
+        assert (self._task is not None) is (state is _PARKED or state is _REPLYING), state
+        assert not self._claimed or state is _REPLYING or state is _ORPHANED, state
+
+    # --- The task ---
 
     async def first_bytes(self) -> bytes:
         """Wait for bytes that need the task; b"" when the client sends no more."""
         while True:
-            if self._event:
-                self._event = False
+            if self._remembered:
+                self._remembered = False
                 data = self._transport.receive_nowait()
                 if data is not None:
                     await trio.lowlevel.checkpoint()
                     return self._noticed(data)
-            self._parked = trio.lowlevel.current_task()
+            self._task = trio.lowlevel.current_task()
+            self._on(_PARK)
             woken: bytes = await trio.lowlevel.wait_task_rescheduled(self._give_up)
             if self._unsent:
                 rest, self._unsent = self._unsent, b""
                 await self._transport.send(rest)
-            elif woken or self.ended or not self._event:
+            elif woken or self.ended or not self._remembered:
                 return woken
 
     def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._parked = None
+        self._task = None
+        self._on(_CANCEL)
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _wake(self, data: bytes) -> None:
-        task, self._parked = self._parked, None
-        if task is not None:
-            trio.lowlevel.reschedule(task, outcome.Value(data))
+        task, self._task = self._task, None
+        assert task is not None
+        self._on(_WAKE)
+        trio.lowlevel.reschedule(task, outcome.Value(data))
 
     def _noticed(self, data: bytes) -> bytes:
         if len(data) == RECEIVE_BYTES:
-            self._event = True  # There may be more, and no event will tell.
+            self._remembered = True  # there may be more, and no event will tell
         return data
 
-    def _arrived(self) -> None:
-        if self._parked is None or self.replying:
-            self._event = True
+    # --- Without the task ---
+
+    def arrived(self) -> None:
+        """Read what has come and decide who answers it, or remember that it is there."""
+        if self.state is not _PARKED:
+            self._remembered = True
             return
         data = self._transport.receive_nowait()
         if data is None:
             return
         self._noticed(data)
-        try:
-            if not self._answered_quickly(data):
-                self._wake(data)
-        except Exception:
-            # The outermost frame of a quick handler: its failure must not take the others along.
-            log.exception("unexpected failure in a quick turn")
-            self._transport.break_off()
-            self._context.statistics.exchanges_open -= self.replying
-            self._give_back()
-            self.replying = False
-            self._wake(b"")
+        if not self._answered_quickly(data):
+            self._wake(data)
 
     def _answered_quickly(self, data: bytes) -> bool:
         """Offer a request to the quick half; False where the task has to see to it."""
         context = self._context
-        quick = context.quick
         # Only appends are asked for so often that the offer pays.
-        if quick is None or not data.startswith(b"POST ") or context.draining:
+        if context.quick is None or not data.startswith(b"POST ") or context.draining:
             return False
         end = data.find(HEAD_END) + _HEAD_END_BYTES
         request = recognise(data[:end], context.limits)
@@ -140,21 +198,40 @@ class QuickTurns:
             or not self._claim.take(request.content_length)
         ):
             return False
+        self._claimed = request.content_length
         request.peer, request.scheme = self._transport.peer, self._transport.scheme
+        return self._offered(request, data[end:])
+
+    def _offered(self, request: Request, body: bytes) -> bool:
+        context = self._context
+        assert context.quick is not None
         statistics = context.statistics
         statistics.exchanges_open += 1
-        self.replying = True
-        self._claimed = request.content_length
         due, self.alarm.due = self.alarm.due, math.inf
-        if not quick(request, data[end:], self._reply):
-            statistics.exchanges_open -= 1
-            self.replying = False
-            self._give_back()
+        self._on(_TAKE)
+        try:
+            taken = context.quick(request, body, self._reply)
+        except Exception:
+            # The outermost frame of a quick handler: its failure must not take the others along.
+            log.exception("unexpected failure in a quick turn")
+            self._transport.break_off()
+            if self.state is _REPLYING:
+                self._decline()
+            if self.state is _PARKED:
+                self._wake(b"")
+            return True
+        if taken:
+            statistics.lane_total += 1
+            statistics.exchanges_total += 1
+        else:
+            self._decline()
             self.alarm.due = due
-            return False
-        statistics.lane_total += 1
-        statistics.exchanges_total += 1
-        return True
+        return taken
+
+    def _decline(self) -> None:
+        self._context.statistics.exchanges_open -= 1
+        self._give_back()
+        self._on(_DECLINE)
 
     def _give_back(self) -> None:
         size, self._claimed = self._claimed, 0
@@ -164,12 +241,12 @@ class QuickTurns:
         """Send the answer and be parked again, or wake the task to what is left to do."""
         context = self._context
         context.statistics.exchanges_open -= 1
-        self.replying = False
         self._give_back()
-        if self._parked is None:
-            self._claim.close()
+        self._on(_ANSWER)
+        if self.state is _AWAKE:
+            self._claim.close()  # the connection has ended meanwhile
             context.statistics.answered("POST", 0)
-            return  # The connection has ended meanwhile.
+            return
         context.statistics.answered("POST", status)
         framing, body = render.framing_of(status, "POST", body)
         self.ended = context.draining
@@ -183,5 +260,5 @@ class QuickTurns:
         self.alarm.set(trio.current_time() + context.limits.idle_s_max)
         if sent < len(data):
             self._unsent = data[sent:]
-        if self._unsent or self.ended or self._event:
+        if self._unsent or self.ended or self._remembered:
             self._wake(b"")

@@ -8,7 +8,7 @@ import pytest
 from durastreamd.http.chunked import ChunkedDecoder
 from durastreamd.http.h1 import H1Connection
 from durastreamd.http.h1_exchange import H1Exchange
-from durastreamd.http.h1_quick import QuickTurns
+from durastreamd.http.h1_quick import QuickTurns, State
 from tests.http.harness import Gone
 from tests.service.pipelines import BODIES, Asked, chunked, judge, post, refused
 from tests.support.mutants import change
@@ -44,11 +44,11 @@ def quick_lane_forgets_the_rest(patch: Patch) -> None:
 
 def quick_lane_forgets_what_came_meanwhile(patch: Patch) -> None:
     def arrived(self: QuickTurns) -> None:
-        if self._parked is not None and not self.replying:
+        if self.state is State.PARKED:
             original(self)
 
-    original = QuickTurns._arrived
-    patch.setattr(QuickTurns, "_arrived", arrived)
+    original = QuickTurns.arrived
+    patch.setattr(QuickTurns, "arrived", arrived)
 
 
 def body_takes_the_rest(patch: Patch) -> None:
