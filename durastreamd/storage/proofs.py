@@ -117,6 +117,8 @@ class _Taken(NamedTuple):
 class Proofs:
     """Reads files of one data directory, and verifies what it read. For any thread."""
 
+    checking = True  # off only to measure what that costs
+
     def __init__(self, disk: Disk, handles: HandleTable, bytes_max: int) -> None:
         self._disk = disk
         self._handles = handles
@@ -125,8 +127,6 @@ class Proofs:
         self._tables: OrderedDict[str, _Table] = OrderedDict()
         self._bytes = 0
         self.block_bytes = BLOCK_BYTES
-        # Off only to measure what verifying costs.
-        self.checking = True
 
     def __len__(self) -> int:
         return len(self._tables)
