@@ -35,7 +35,8 @@ from durastreamd.http.server import Server
 from durastreamd.notify import Manager, Notifier
 from durastreamd.service.access.guard import Guard
 from durastreamd.service.access.options import check_exposure
-from durastreamd.service.app import App, Limits
+from durastreamd.service.app import App
+from durastreamd.service.limits import Limits
 from durastreamd.service.operating.access_log import AccessLog
 from durastreamd.service.operating.space import Space
 from durastreamd.streams.registry import Streams

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
 
 import trio
 
@@ -26,7 +26,7 @@ from durastreamd.service.admission import Admission
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
 from durastreamd.service.failures import FAILURES, problem_of, rendered
-from durastreamd.service.limits import ReadLimits, WriteLimits
+from durastreamd.service.limits import Limits
 from durastreamd.service.live import LiveReads
 from durastreamd.service.operating.access_log import AccessLog
 from durastreamd.service.operating.counts import CATCH_UP, LONG_POLL, SSE, Counts
@@ -44,13 +44,6 @@ LAST_WORD_S = 1.0  # for an answer that is sent while the server goes down
 METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 
 
-class Limits(NamedTuple):
-    """Everything the service bounds."""
-
-    reads: ReadLimits = ReadLimits()
-    writes: WriteLimits = WriteLimits()
-
-
 class App:
     """Serves streams over exchanges."""
 
@@ -62,31 +55,26 @@ class App:
         access_log: AccessLog | None = None,
         visitors: Visitors | None = None,
     ) -> None:
-        limits = limits or Limits()
+        limits = self._limits = replace(limits) if limits is not None else Limits()
         self._streams = streams
         self._counts = counts = Counts()
         self.lag = LagMeter()
         self.admission = Admission(streams, guard, access_log, visitors)
         self.budget = Budget(limits.writes.budget)
         reader = self._reader = Reader(streams)
-        self._writes = Writes(streams, reader, limits.writes, counts)
-        self._reads = Reads(streams, reader, limits.reads, counts)
+        self._writes = Writes(streams, reader, limits, counts)
+        self._reads = Reads(streams, reader, limits, counts)
         self._buckets = Buckets(streams)
-        self._snapshots = Snapshots(streams, reader, limits.writes)
+        self._snapshots = Snapshots(streams, reader, limits)
         self._bootstrap = Bootstrap(streams)
-        self.live = LiveReads(streams, reader, self._reads, limits.reads, counts)
+        self.live = LiveReads(streams, reader, self._reads, limits, counts)
         self.operations = Operations(streams, self.live, counts, self.admission.counts, self.lag)
         self._private = False  # no cache between may keep answers
 
     def reconfigure(self, limits: Limits) -> None:
-        """Serve new requests by these limits; those under way go on by theirs."""
-        streams, reader, counts = self._streams, self._reader, self._counts
+        """Serve by these limits; what is in memory already stays counted."""
+        self._limits.reads, self._limits.writes = limits.reads, limits.writes
         self.budget.adjust(limits.writes.budget)
-        self._writes = Writes(streams, reader, limits.writes, counts)
-        self._snapshots = Snapshots(streams, reader, limits.writes)
-        self._reads = Reads(streams, reader, limits.reads, counts)
-        self._reads.share(private=self._private)
-        self.live.reconfigure(self._reads, limits.reads)
 
     def prepare_access(
         self, options: AccessOptions, *, mutual_tls: bool = False

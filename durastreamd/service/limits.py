@@ -1,6 +1,6 @@
 """What the service itself bounds, with defaults that suit real clients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -65,6 +65,18 @@ class WriteLimits:
         return BudgetLimits(
             self.in_flight_bytes_max, self.parse_inline_bytes, self.in_flight_wait_s_max
         )
+
+
+@dataclass(slots=True)
+class Limits:
+    """What the parts of the service are bounded by: one box that all of them look into.
+
+    A reload replaces what is in it. Whoever works in pieces takes its numbers out once, so that
+    what is under way goes on by those it began with.
+    """
+
+    reads: ReadLimits = field(default_factory=ReadLimits)
+    writes: WriteLimits = field(default_factory=WriteLimits)
 
 
 # Words that stand for many names or origins.

@@ -19,7 +19,7 @@ from durastreamd.protocol import cursor, problems, sse
 from durastreamd.protocol.requests import ProblemError, ReadHead
 from durastreamd.service.access.gate import END_S, Lease, Permit
 from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, refusal_of
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits
 from durastreamd.service.operating.counts import LONG_POLL, SSE, Counts
 from durastreamd.service.reader import Page, Reader
 from durastreamd.service.reads import UP_TO_DATE, Reads
@@ -38,7 +38,7 @@ class LiveReads:
     """GET with ``live``."""
 
     def __init__(
-        self, streams: Streams, reader: Reader, reads: Reads, limits: ReadLimits, counts: Counts
+        self, streams: Streams, reader: Reader, reads: Reads, limits: Limits, counts: Counts
     ) -> None:
         self.counts = counts
         self.streams = streams
@@ -48,11 +48,6 @@ class LiveReads:
         self._reads = reads
         # Who was told lately that a stream is closed: the connection, the stream, and when.
         self._told: dict[tuple[str, int], float] = {}
-
-    def reconfigure(self, reads: Reads, limits: ReadLimits) -> None:
-        """Answer from now on by these limits."""
-        self._reads = reads
-        self.limits = limits
 
     def end_all(self) -> None:
         """Have every waiting reader answered now; their clients go on elsewhere or later."""
@@ -86,7 +81,7 @@ class LiveReads:
             del self._told[next(iter(self._told))]
         if echoed is not None or now - before < _TOLD_S:
             self.counts.closed_pauses += 1
-            await trio.sleep(self.limits.closed_pause_s)
+            await trio.sleep(self.limits.reads.closed_pause_s)
             self._told[who] = trio.current_time()
 
     # --- long-poll ---
@@ -122,7 +117,7 @@ class LiveReads:
         await exchange.respond(204, fields)
 
     async def _wait_past(self, stream: Stream, follower: Follower, start: int) -> None:
-        with trio.move_on_after(self.limits.long_poll_s):
+        with trio.move_on_after(self.limits.reads.long_poll_s):
             while stream.tail <= start and not stream.closed and not self.ending:
                 if not self.present(stream):
                     return
@@ -175,7 +170,6 @@ class LiveReads:
             async with exchange.until_hang_up() as scope:
                 with lease or nullcontext():
                     await session.run(lease)
-            follower.deliver = None
             if scope.cancelled_caught:
                 exchange.abort()
             else:
@@ -208,7 +202,7 @@ class _Session:
         It ends between two events: who is cut off in the middle of one sees a broken connection.
         Only a client that takes what is being sent for more than ``END_S`` is cut off.
         """
-        limits = self._live.limits
+        limits = self._live.limits.reads
         renewal_s = trio.current_time() + limits.sse_s
         told = False
         with trio.move_on_at(renewal_s + END_S):
@@ -230,21 +224,19 @@ class _Session:
 
     async def _wait(self, heartbeat_s: float, end_s: float) -> None:
         """Wait at the tail. What comes meanwhile is delivered without waking this task."""
-        self._follower.deliver = self._deliver
         while True:
             with trio.move_on_at(min(trio.current_time() + heartbeat_s, end_s)) as quiet:
-                await self._follower.changed()
+                await self._follower.changed(self._deliver)
             if not quiet.cancelled_caught or trio.current_time() >= end_s:
                 break
             if not self._exchange.send_nowait(sse.HEARTBEAT):
                 await self._exchange.send(sse.HEARTBEAT)
-        self._follower.deliver = None
 
     def _deliver(self) -> bool:
         """Hand the newest batch to the transport at once; False if this task must do it."""
         stream = self._stream
         start, end = self._position, stream.tail
-        if start >= end or stream.closed or end - start > self._live.limits.event_bytes_max:
+        if start >= end or stream.closed or end - start > self._live.limits.reads.event_bytes_max:
             return False
         try:
             events = self._shared(start, end)
@@ -274,7 +266,7 @@ class _Session:
         if start < stream.floor:
             detail = "retention has passed the reader"
             raise ProblemError(problems.OFFSET_EXPIRED, detail)
-        reader, limit = live.reader, live.limits.event_bytes_max
+        reader, limit = live.reader, live.limits.reads.event_bytes_max
         with live.streams.engine.reading(stream) as view:
             page = await reader.page(view, stream, start, limit)
             if page.end - page.start > limit:

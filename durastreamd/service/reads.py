@@ -10,7 +10,7 @@ from durastreamd.protocol.content_type import media_type
 from durastreamd.protocol.requests import EPOCH, ReadHead, accepts_gzip
 from durastreamd.service import forms
 from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, typed
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits
 from durastreamd.service.operating.counts import CATCH_UP, Counts
 from durastreamd.service.reader import Page, Reader, array_length
 from durastreamd.streams.registry import Streams
@@ -63,9 +63,7 @@ def etag(stream: Stream, start: int, end: int, *, closed: bool, encoding: str = 
 class Reads:
     """GET without ``live``, and the pages that long-polls are answered with."""
 
-    def __init__(
-        self, streams: Streams, reader: Reader, limits: ReadLimits, counts: Counts
-    ) -> None:
+    def __init__(self, streams: Streams, reader: Reader, limits: Limits, counts: Counts) -> None:
         self._streams = streams
         self._reader = reader
         self._limits = limits
@@ -103,7 +101,7 @@ class Reads:
 
         Returns how many bytes of the stream were sent.
         """
-        limit = self._limits.page_bytes_max
+        limit = self._limits.reads.page_bytes_max
         with self._streams.engine.reading(stream) as view:
             page = await self._reader.page(view, stream, start, limit, stop)
             form = _form(exchange, json=stream.json)
@@ -130,7 +128,7 @@ class Reads:
                     return 0
             if form:
                 made = forms.Lines if form == NDJSON else forms.Framed
-                apart = made(self._reader, view, page, self._limits.piece_bytes)
+                apart = made(self._reader, view, page, self._limits.reads.piece_bytes)
                 await forms.send(exchange, fields, apart)
             elif encoding:
                 fields.append(VARIES)
@@ -144,7 +142,7 @@ class Reads:
     async def _send_plain(
         self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields
     ) -> None:
-        size, most = page.end - page.start, self._limits.piece_bytes
+        size, most = page.end - page.start, self._limits.reads.piece_bytes
         if size <= most:
             data = await self._reader.read(view, page.start, page.end) if size else b""
             await exchange.respond(200, fields, json_mode.page(data) if stream.json else data)
@@ -157,15 +155,14 @@ class Reads:
         return self._compressible(stream, page) and accepts_gzip(exchange.request.headers)
 
     def _compressible(self, stream: Stream, page: Page) -> bool:
-        size = page.end - page.start
-        return self._limits.gzip_bytes_min <= size <= self._limits.gzip_bytes_max and media_type(
-            stream.content_type
-        ).startswith(_COMPRESSIBLE)
+        size, limits = page.end - page.start, self._limits.reads
+        fits = limits.gzip_bytes_min <= size <= limits.gzip_bytes_max
+        return fits and media_type(stream.content_type).startswith(_COMPRESSIBLE)
 
     async def _send_compressed(
         self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields
     ) -> None:
-        most = self._limits.piece_bytes
+        most = self._limits.reads.piece_bytes
         form = forms.Packed(self._streams, view, page, most, json=stream.json)
         fields.append((b"Content-Encoding", b"gzip"))
         if page.end - page.start <= most:

@@ -14,7 +14,7 @@ from durastreamd.protocol.names import Place
 from durastreamd.protocol.requests import ProblemError, content_type_of
 from durastreamd.service.answers import NOT_CACHED, Fields, next_offset, refusal_of, typed
 from durastreamd.service.buckets import not_allowed
-from durastreamd.service.limits import WriteLimits
+from durastreamd.service.limits import Limits
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.storage.blobs import BlobWriter
@@ -35,7 +35,7 @@ def snapshot_offset(position: int) -> tuple[bytes, bytes]:
 class Snapshots:
     """``{stream}/snapshot`` and ``{stream}/snapshot/{offset}``."""
 
-    def __init__(self, streams: Streams, reader: Reader, limits: WriteLimits) -> None:
+    def __init__(self, streams: Streams, reader: Reader, limits: Limits) -> None:
         self._streams = streams
         self._reader = reader
         self._limits = limits
@@ -93,7 +93,7 @@ class Snapshots:
 
     async def _publish(self, exchange: Exchange, stream: Stream, position: int) -> None:
         await self._check(stream, position)
-        limit = self._limits.snapshot_bytes_max
+        limit = self._limits.writes.snapshot_bytes_max
         length = exchange.request.content_length
         if length is not None and length > limit:
             raise BodyTooLargeError(limit)

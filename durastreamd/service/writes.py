@@ -27,7 +27,7 @@ from durastreamd.service.answers import (
     answer_delete,
 )
 from durastreamd.service.bodies import append_command, append_head, payload_of, refuse_encoding
-from durastreamd.service.limits import WriteLimits
+from durastreamd.service.limits import Limits
 from durastreamd.service.operating.counts import Counts
 from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import Streams
@@ -39,9 +39,7 @@ T = TypeVar("T")
 class Writes:
     """The write half of the protocol."""
 
-    def __init__(
-        self, streams: Streams, reader: Reader, limits: WriteLimits, counts: Counts
-    ) -> None:
+    def __init__(self, streams: Streams, reader: Reader, limits: Limits, counts: Counts) -> None:
         self._counts = counts
         self._streams = streams
         self._reader = reader
@@ -49,7 +47,7 @@ class Writes:
 
     async def append(self, exchange: Exchange, key: str) -> Answer:
         """POST: append, close, or both."""
-        limits = self._limits
+        limits = self._limits.writes
         head = append_head(exchange.request)
         begun = self._counts.begin_append()
         body = await self._body(exchange)
@@ -59,11 +57,11 @@ class Writes:
 
     def is_short(self, body: Data) -> bool:
         """Tell whether a body can be judged on the spot, JSON or not."""
-        return len(body) <= self._limits.parse_inline_bytes
+        return len(body) <= self._limits.writes.parse_inline_bytes
 
     def post(self, request: Request, key: str, body: bytes) -> Ticket:
         """POST of a short body that is here already; the ticket gets the outcome."""
-        command = append_command(append_head(request), body, self._limits)
+        command = append_command(append_head(request), body, self._limits.writes)
         return self._streams.post(key, command)
 
     def begin(self) -> float:
@@ -79,7 +77,7 @@ class Writes:
         """Return the body; it is counted against the budget until the exchange ends."""
         if not exchange.request.has_body:
             return b""
-        return await exchange.body(self._limits.append_bytes_max)
+        return await exchange.body(self._limits.writes.append_bytes_max)
 
     async def _stored(self, key: str, command: AppendCommand | CreateCommand) -> Outcome:
         """Have a body stored. It is in memory until that is done, also for a client that left."""
@@ -104,7 +102,7 @@ class Writes:
         body = await self._body(exchange)
         fork = await self._fork_point(key, head.fork) if head.fork is not None else None
         kind = head.content_type or (self._source_type(fork) if fork else ct.DEFAULT)
-        job = partial(payload_of, kind, body, self._limits)
+        job = partial(payload_of, kind, body, self._limits.writes)
         payload = await self._judged(kind, body, job) if body else None
         command = CreateCommand(
             key, head.content_type, head.ttl_ms, head.expires_ms, head.closes, payload, fork

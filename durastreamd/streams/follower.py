@@ -40,21 +40,21 @@ class Following:
 class Follower:
     """One reader's place at the tail.
 
-    ``deliver`` may be set to a function that serves the reader on the spot; it returns False where
-    the reader's own task has to be woken for it.
+    Its task waits in ``changed``, and may leave a function there that serves the reader on the spot
+    while it waits; ``rouse`` wakes the task whatever that function could do.
     """
 
-    __slots__ = ("_receive", "_send", "deliver", "following")
+    __slots__ = ("_deliver", "_receive", "_send", "following")
 
     def __init__(self, following: Following) -> None:
         self.following = following
-        self.deliver: Callable[[], bool] | None = None
+        self._deliver: Callable[[], bool] | None = None
         self._send, self._receive = trio.open_memory_channel[None](1)
         following.followers.add(self)
 
     def wake(self) -> None:
         """Note that something changed; never waits."""
-        if self.deliver is not None and self.deliver():
+        if self._deliver is not None and self._deliver():
             return
         try:
             self._send.send_nowait(None)
@@ -62,13 +62,21 @@ class Follower:
             pass  # a wake-up is waiting already
 
     def rouse(self) -> None:
-        """Wake the reader's own task, whatever ``deliver`` could do."""
-        self.deliver = None
+        """Wake the reader's own task, also where it could be served without it."""
+        self._deliver = None
         self.wake()
 
-    async def changed(self) -> None:
-        """Wait until something changed since the last call."""
-        await self._receive.receive()
+    async def changed(self, deliver: Callable[[], bool] | None = None) -> None:
+        """Wait until something changed since the last call that ``deliver`` did not see to.
+
+        It is called in the turn of whoever made the change, as long as this waits, and returns
+        False where the reader's own task is needed.
+        """
+        self._deliver = deliver
+        try:
+            await self._receive.receive()
+        finally:
+            self._deliver = None
 
     def release(self) -> None:
         """Stop following."""

@@ -8,8 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from durastreamd.engine.options import EngineOptions
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits, ReadLimits
 from tests.extension.tools import make, publish, token
 from tests.service.harness import BINARY, CLOSE, JSON, NOW, PREFIX, TEXT, Site, now_ms, serving
 

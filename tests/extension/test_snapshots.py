@@ -11,8 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import WriteLimits
+from durastreamd.service.limits import Limits, WriteLimits
 from tests.extension.tools import BUCKET, files, make, publish, token
 from tests.service.harness import (
     BINARY,

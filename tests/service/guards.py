@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from durastreamd.service.access.options import AccessOptions
-from durastreamd.service.app import Limits
+from durastreamd.service.limits import Limits
 from tests.service.harness import Site, serving
 
 REALM = 'Bearer realm="durastreamd"'

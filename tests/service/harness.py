@@ -18,7 +18,8 @@ from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.server import Server
 from durastreamd.service.access.visitors import Visitors
-from durastreamd.service.app import App, Limits
+from durastreamd.service.app import App
+from durastreamd.service.limits import Limits
 from durastreamd.streams.registry import StreamLimits
 from tests.support.held_writer import Bench
 

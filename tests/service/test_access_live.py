@@ -14,8 +14,7 @@ from durastreamd.service.access.gate import END_S, Gate
 from durastreamd.service.access.grants import Rate, rate_of
 from durastreamd.service.access.options import AccessOptions
 from durastreamd.service.access.rate import Limiter, caller_of, whole_seconds
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits, ReadLimits
 from tests.service.guards import bearer, guarded, write
 from tests.service.harness import CLOSE, TEXT, Connection, HungUpError, Site, serving
 

@@ -84,8 +84,7 @@ async def test_refused_requests_have_a_line_by_default(
 
 
 async def test_a_body_too_large_is_a_refused_request(caplog: pytest.LogCaptureFixture) -> None:
-    from durastreamd.service.app import Limits
-    from durastreamd.service.limits import WriteLimits
+    from durastreamd.service.limits import Limits, WriteLimits
     from tests.service.harness import serving
 
     async with serving(Limits(writes=WriteLimits(append_bytes_max=3))) as site:

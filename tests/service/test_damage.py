@@ -13,8 +13,7 @@ import h11
 import pytest
 
 from durastreamd.engine.options import EngineOptions
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits, ReadLimits
 from durastreamd.storage import format as fmt
 from tests.service.events import Parser
 from tests.service.harness import (

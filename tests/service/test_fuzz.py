@@ -8,8 +8,7 @@ import trio
 from hypothesis import example, given, settings, strategies as st
 from trio.testing import MockClock
 
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits, ReadLimits
 from tests.service.harness import PREFIX, TEXT, Connection, Reply, Site, request_bytes, serving
 
 QUICK = Limits(reads=ReadLimits(long_poll_s=0.5, sse_s=1.0))

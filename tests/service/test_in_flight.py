@@ -6,8 +6,7 @@ import pytest
 from h2.errors import ErrorCodes
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import WriteLimits
+from durastreamd.service.limits import Limits, WriteLimits
 from durastreamd.service.snapshots import PIECE_BYTES
 from tests.http.h2_client import H2Client
 from tests.http.harness import Client

@@ -9,8 +9,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits, ReadLimits
 from tests.service.events import Follow, Parser
 from tests.service.harness import BINARY, CLOSE, JSON, TEXT, HungUpError, Site, serving
 from tests.support.patience import PATIENCE_S

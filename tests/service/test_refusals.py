@@ -7,8 +7,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
 from durastreamd.model.records import Snapshot
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import WriteLimits
+from durastreamd.service.limits import Limits, ReadLimits, WriteLimits
 from durastreamd.service.reader import Reader
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import PublishCommand
@@ -215,3 +214,18 @@ async def test_request_that_does_not_arrive_times_out(
     reply = await connection.whole()
     check_problem(reply, "REQUEST_TIMEOUT", reply.json.get("instance", ""))
     assert 9 < trio.current_time() - begun < 12
+
+
+async def test_a_reload_bounds_every_part_and_forgets_no_byte_in_memory(site: Site) -> None:
+    await site.make("s", TEXT, b"hello")
+    tail = (await site.add("s", b"world")).next
+    budget = site.app.budget
+    reads = ReadLimits(page_bytes_max=5)
+    writes = WriteLimits(append_bytes_max=3, snapshot_bytes_max=3)
+    site.app.reconfigure(Limits(reads, writes))
+    assert (await site.ask("POST", "s", TEXT, b"long")).status == 413
+    assert (await site.ask("PUT", "t", TEXT, b"long")).status == 413
+    assert (await site.ask("PUT", f"s/snapshot/{tail}", TEXT, b"long")).status == 413
+    assert (await site.get("s?offset=-1")).body == b"hello"
+    assert (await site.get("s?offset=-1&live=long-poll")).body == b"hello"
+    assert site.app.budget is budget

@@ -17,8 +17,7 @@ from durastreamd.engine import view as views
 from durastreamd.engine.view import TURN_BYTES, View
 from durastreamd.http.transport import PlainTransport
 from durastreamd.protocol import json_mode, offsets, sse
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits, ReadLimits
 from durastreamd.streams.registry import Streams
 from tests.service.harness import BINARY, JSON, NOW, PREFIX, TEXT, Reply, Site, serving
 

@@ -13,8 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from durastreamd.service.app import Limits
-from durastreamd.service.limits import ReadLimits
+from durastreamd.service.limits import Limits, ReadLimits
 from durastreamd.streams.registry import StreamLimits
 from tests.service.harness import serving
 from tests.support.daemon import Daemon
