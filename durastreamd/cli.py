@@ -9,9 +9,9 @@ import sys
 import trio
 
 from durastreamd import __version__, logs
-from durastreamd.config import Loaded, config_text, defaults_text, find_file, read
-from durastreamd.daemon import Plan, check_config, serve
-from durastreamd.errors import AddressError
+from durastreamd.config import LoadedConfig, config_text, defaults_text, find_file, read
+from durastreamd.daemon import Launch, check_config, serve
+from durastreamd.errors import ListenError
 from durastreamd.kit.command import Parser
 from durastreamd.kit.status import (
     FAILURES,
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 # In this order: the first kind that fits what was raised decides.
 ENDS: Failures = (
     *FAILURES,
-    (AddressError, UNAVAILABLE),
+    (ListenError, UNAVAILABLE),
     (PermissionError, NO_PERMISSION),
     (OSError, IO_ERROR),
 )
@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     environment = dict(os.environ)
     logs.set_up("auto", "info", environment)
 
-    def load() -> Loaded:
+    def load() -> LoadedConfig:
         path = chosen.config or find_file(environment)
         return read(path, environment, flags_of(chosen))
 
@@ -120,7 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
             return OK
         logs.set_up(loaded.config.log.format, loaded.config.log.level, environment)
         manager = manager_of(environment)
-        trio.run(serve, Plan(loaded, load, announce, manager, environment, init=chosen.init))
+        trio.run(serve, Launch(loaded, load, announce, manager, environment, init=chosen.init))
     except BaseException as exc:  # noqa: BLE001  # turned into a status, or raised again
         return _failed(exc)
     return OK

@@ -13,7 +13,7 @@ class ConfigError(DurastreamError):
     """The operator's: a setting, or a file that one names, does not exist or does not fit."""
 
 
-class AddressError(DurastreamError):
+class ListenError(DurastreamError):
     """The operator's: an address cannot be listened on, because it is taken or is not here."""
 
 

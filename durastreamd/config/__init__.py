@@ -5,7 +5,7 @@ there is; a section is a dataclass, a setting one of its fields, annotated with 
 else (the shipped file, the manual page, the checks) follows from that.
 """
 
-from durastreamd.config.loading import Loaded, find_file, load, read
+from durastreamd.config.loading import LoadedConfig, find_file, load, read
 from durastreamd.config.printing import config_text, defaults_text
 from durastreamd.config.settings import (
     SETTINGS,
@@ -21,7 +21,7 @@ __all__ = [
     "SETTINGS",
     "Config",
     "ConfigError",
-    "Loaded",
+    "LoadedConfig",
     "LogOptions",
     "ServerOptions",
     "Setting",

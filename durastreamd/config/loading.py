@@ -33,7 +33,7 @@ class Given(NamedTuple):
     typed: bool  # False: text from a shell, to be read as what the setting is
 
 
-class Loaded(NamedTuple):
+class LoadedConfig(NamedTuple):
     """A configuration, and where each value that is not a default came from."""
 
     config: Config
@@ -59,7 +59,7 @@ def load(path: str | None, settings: Sequence[str]) -> Config:
 
 def read(
     path: str | None, environment: Mapping[str, str], flags: Sequence[tuple[str, str]]
-) -> Loaded:
+) -> LoadedConfig:
     """Merge every source; ``flags`` are section.key=value, each with the option it came by."""
     given: dict[str, Given] = {}
     for each in (
@@ -71,7 +71,7 @@ def read(
     values = {name: _converted(each) for name, each in given.items()}
     sources = {name: each.source for name, each in given.items()}
     _resolve(values, sources, environment)
-    return Loaded(_assemble(values, sources), sources, path)
+    return LoadedConfig(_assemble(values, sources), sources, path)
 
 
 # --- the sources ---

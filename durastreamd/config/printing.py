@@ -2,7 +2,7 @@
 
 import json
 
-from durastreamd.config.loading import Loaded
+from durastreamd.config.loading import LoadedConfig
 from durastreamd.config.settings import SETTINGS, Setting, section_defaults
 
 HEADING = """\
@@ -22,7 +22,7 @@ def defaults_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def config_text(loaded: Loaded) -> str:
+def config_text(loaded: LoadedConfig) -> str:
     """Return every setting as it is in force, with where it came from; secrets are not shown."""
     lines = [f"# The settings in force; the file: {loaded.file or 'none'}."]
     for section in section_defaults():

@@ -4,6 +4,6 @@ Start at ``serving.serve``.
 """
 
 from durastreamd.daemon.listening import addresses, check_config
-from durastreamd.daemon.serving import Plan, now_ms, serve
+from durastreamd.daemon.serving import Launch, now_ms, serve
 
-__all__ = ["Plan", "addresses", "check_config", "now_ms", "serve"]
+__all__ = ["Launch", "addresses", "check_config", "now_ms", "serve"]

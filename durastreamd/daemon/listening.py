@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from durastreamd.config import Config, ConfigError, TlsOptions
-from durastreamd.errors import AddressError
+from durastreamd.errors import ListenError
 from durastreamd.http.listener import Listener, adopt, open_tcp, open_unix, tls_context
 from durastreamd.notify import PassedSocket
 from durastreamd.service.access.options import check_exposure, is_local, read_jwt, read_tokens
@@ -87,7 +87,7 @@ def listeners_of(config: Config, passed: Sequence[PassedSocket] = ()) -> list[Li
     try:
         for address in config.server.listen:
             found += _open(address, config.http.backlog_count, tls)
-    except (OSError, AddressError):
+    except (OSError, ListenError):
         for listener in found:
             listener.release()
         raise
@@ -99,7 +99,7 @@ def _adopted(descriptor: int, tls: ssl.SSLContext | None) -> list[Listener]:
         return adopt([descriptor], tls)
     except OSError as exc:
         message = f"the service manager passed a socket that is none: {exc.strerror or exc}"
-        raise AddressError(message) from exc
+        raise ListenError(message) from exc
 
 
 def _open(text: str, backlog_count: int, tls: ssl.SSLContext | None) -> list[Listener]:
@@ -117,7 +117,7 @@ def _open(text: str, backlog_count: int, tls: ssl.SSLContext | None) -> list[Lis
         raise PermissionError(message) from exc
     except OSError as exc:
         message = f"cannot listen on {text}: {exc.strerror or exc}"
-        raise AddressError(message) from exc
+        raise ListenError(message) from exc
 
 
 def refuse_exposure(listeners: list[Listener], config: Config) -> None:

@@ -28,7 +28,7 @@ LOG_S = 5.0  # how often the log does
 EXTEND_S = 60  # what each piece of progress is worth; without any the manager's patience ends
 
 
-class Opened(NamedTuple):
+class OpenedData(NamedTuple):
     """A data directory in use."""
 
     engine: Engine
@@ -71,7 +71,7 @@ class Progress:
                 logger.info("%s", said)
 
 
-def open_data(config: Config, now_ms: int, progress: Progress, *, init: bool) -> Opened:
+def open_data(config: Config, now_ms: int, progress: Progress, *, init: bool) -> OpenedData:
     """Open the data directory, making one that is not there; blocks.
 
     An empty one that is there is made only when asked: it may be a volume that is not mounted.
@@ -115,7 +115,7 @@ def open_data(config: Config, now_ms: int, progress: Progress, *, init: bool) ->
     took = Recovery(
         time.monotonic() - begun, report.replayed, report.replayed_bytes, report.torn_bytes
     )
-    return Opened(engine, real.relief, lambda: Room(*real.room(), real.reclaimed_bytes), took)
+    return OpenedData(engine, real.relief, lambda: Room(*real.room(), real.reclaimed_bytes), took)
 
 
 def _make_root(root: Path, *, create: bool) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from durastreamd import logs
-from durastreamd.config import Config, ConfigError, Loaded
+from durastreamd.config import Config, ConfigError, LoadedConfig
 from durastreamd.daemon.descriptors import fitted, raise_limit
 from durastreamd.daemon.listening import (
     addresses,
@@ -28,7 +28,7 @@ from durastreamd.daemon.listening import (
     tls_of,
     visitors_of,
 )
-from durastreamd.daemon.recovering import Opened, Progress, open_data
+from durastreamd.daemon.recovering import OpenedData, Progress, open_data
 from durastreamd.daemon.reloading import Reloads
 from durastreamd.daemon.status import Status
 from durastreamd.http.server import Server
@@ -56,18 +56,18 @@ def now_ms() -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Launch:
     """What the command line asked for."""
 
-    loaded: Loaded
-    reload: Callable[[], Loaded]
+    loaded: LoadedConfig
+    reload: Callable[[], LoadedConfig]
     announce: Callable[[list[str]], None]  # told the addresses when clients are served
     manager: Manager = field(default_factory=lambda: Manager(Notifier()))
     environment: Mapping[str, str] = field(default_factory=dict)
     init: bool = False
 
 
-async def serve(plan: Plan) -> None:
+async def serve(plan: Launch) -> None:
     """Serve until a signal says to stop; raises what makes serving impossible."""
     plan = within(plan, raise_limit())
     caught = (*_ENDING, signal.SIGHUP, signal.SIGUSR1)
@@ -84,10 +84,10 @@ async def serve(plan: Plan) -> None:
         plan.manager.notifier.release()
 
 
-def within(plan: Plan, descriptors: int) -> Plan:
+def within(plan: Launch, descriptors: int) -> Launch:
     """Return the plan for a process that may have so many descriptors."""
 
-    def reload() -> Loaded:
+    def reload() -> LoadedConfig:
         loaded = plan.reload()
         return loaded._replace(config=fitted(loaded.config, descriptors))
 
@@ -101,10 +101,10 @@ def within(plan: Plan, descriptors: int) -> Plan:
     return replace(plan, loaded=plan.loaded._replace(config=config), reload=reload)
 
 
-async def _recover(plan: Plan, signals: AsyncIterator[int]) -> Opened | None:
+async def _recover(plan: Launch, signals: AsyncIterator[int]) -> OpenedData | None:
     """Open the data in a thread, telling how it goes; None if a signal came first."""
     progress = Progress()
-    opened: Opened | None = None
+    opened: OpenedData | None = None
 
     async def stop_early(scope: trio.CancelScope) -> None:
         async for number in signals:
@@ -126,7 +126,7 @@ async def _recover(plan: Plan, signals: AsyncIterator[int]) -> Opened | None:
 class Daemon:
     """A server on an open data directory."""
 
-    def __init__(self, plan: Plan, opened: Opened) -> None:
+    def __init__(self, plan: Launch, opened: OpenedData) -> None:
         config = plan.loaded.config
         read_only = config.server.read_only
         self._plan = plan
@@ -164,7 +164,7 @@ class Daemon:
         self.reloads = Reloads()
         self._register_reloads()
 
-    def _watch(self, opened: Opened) -> None:
+    def _watch(self, opened: OpenedData) -> None:
         """Have the pages for operators tell what only the daemon knows."""
         operations, space = self.app.operations, self.space
         operations.metrics.statistics = self.server.statistics

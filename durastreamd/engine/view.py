@@ -16,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from durastreamd.errors import CorruptDataError, LongReadError
-from durastreamd.model.records import Append, Create, Place, Record, parse
+from durastreamd.model.records import Append, Create, Record, RecordPlace, parse
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
 from durastreamd.protocol.json_mode import SEPARATOR
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 
 def record_of(frame: fmt.StoredFrame) -> Record:
     """Return the record of a stored frame."""
-    place = Place(frame.stream, frame.start, frame.size, frame.time_ms, frame.ordinal)
+    place = RecordPlace(frame.stream, frame.start, frame.size, frame.time_ms, frame.ordinal)
     return parse(place, frame.header)
 
 

@@ -38,7 +38,7 @@ from h2.errors import ErrorCodes
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Phase, answer_problem, run_handler
-from durastreamd.http.h2_budget import Bucket, FloodError, FrameMeter, ResetBudget
+from durastreamd.http.h2_budget import Allowance, FloodError, FrameMeter, ResetBudget
 from durastreamd.http.h2_exchange import H2Exchange
 from durastreamd.http.h2_request import read_request
 from durastreamd.http.h2_wire import H2Wire
@@ -61,7 +61,7 @@ class H2Connection:
         self._context = context
         self._limits = limits
         self._first = first
-        self._bucket = Bucket(limits.h2_control_frames_max, limits.h2_control_frames_per_s, now)
+        self._bucket = Allowance(limits.h2_control_frames_max, limits.h2_control_frames_per_s, now)
         self._meter = FrameMeter(self._bucket, _PREFACE_BYTES)
         self._resets = ResetBudget(limits)
         self._scope = trio.CancelScope()  # Around the reader.

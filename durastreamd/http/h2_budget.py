@@ -26,7 +26,7 @@ class FloodError(Exception):
     """The client spends more of our time than of its own."""
 
 
-class Bucket:
+class Allowance:
     """Tokens that refill with time and with useful work, up to a burst."""
 
     __slots__ = ("_at", "_burst", "_per_s", "_tokens")
@@ -82,7 +82,7 @@ class FrameMeter:
 
     __slots__ = ("_bucket", "_held", "_payload_left", "_swallow", "head_open")
 
-    def __init__(self, bucket: Bucket, preface_bytes: int) -> None:
+    def __init__(self, bucket: Allowance, preface_bytes: int) -> None:
         self._bucket = bucket
         self._held = b""  # The beginning of a frame header.
         self._payload_left = preface_bytes  # The preface passes like a payload.

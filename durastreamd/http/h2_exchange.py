@@ -326,7 +326,7 @@ class H2Exchange(Exchange):
 
     def until_hang_up(self) -> AbstractAsyncContextManager[trio.CancelScope, bool]:
         """Cancel the block when the client goes away."""
-        return _UntilHangUp(self, self._waits)
+        return _UntilReset(self, self._waits)
 
     def abort(self) -> None:
         """Reset the exchange."""
@@ -403,7 +403,7 @@ class H2Exchange(Exchange):
             self._length_left -= count
 
 
-class _UntilHangUp:
+class _UntilReset:
     """A cancel scope that ``H2Exchange.hang_up`` cancels."""
 
     __slots__ = ("_exchange", "_scope", "_waits")

@@ -20,7 +20,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from durastreamd.http.errors import HungUpError
-from durastreamd.http.h2_budget import GOAWAY, Bucket
+from durastreamd.http.h2_budget import GOAWAY, Allowance
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.transport import Transport
 
@@ -38,7 +38,11 @@ class H2Wire:
     """h2 on top, a transport below, one bounded queue between."""
 
     def __init__(
-        self, transport: Transport, limits: HttpLimits, bucket: Bucket, broken: Callable[[], None]
+        self,
+        transport: Transport,
+        limits: HttpLimits,
+        bucket: Allowance,
+        broken: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._limits = limits

@@ -11,7 +11,7 @@ a duplicate before a Stream-Seq that did not grow, both before a body that is no
 
 from msgspec import Struct
 
-from durastreamd.model.producers import Verdict, judge
+from durastreamd.model.producers import ProducerVerdict, judge
 from durastreamd.model.records import Append, Producer
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, content_type
@@ -121,7 +121,7 @@ class Draft:
         if command.producer is not None:
             name, epoch, seq = command.producer
             known = self._known(name)
-            if known is not None and judge(known, epoch, seq) is Verdict.DUPLICATE:
+            if known is not None and judge(known, epoch, seq) is ProducerVerdict.DUPLICATE:
                 return Duplicate(tail, closed=True, epoch=known[0], seq=known[1])
         elif command.payload is None:
             return AlreadyClosed(tail)
@@ -134,14 +134,14 @@ class Draft:
         name, epoch, seq = producer
         known = self._known(name)
         verdict = judge(known, epoch, seq)
-        if verdict is Verdict.ACCEPT:
+        if verdict is ProducerVerdict.ACCEPT:
             return self._room_for_producer(known)
         current, last = known or (epoch, -1)
-        if verdict is Verdict.DUPLICATE:
+        if verdict is ProducerVerdict.DUPLICATE:
             return Duplicate(tail, closed=False, epoch=current, seq=last)
-        if verdict is Verdict.STALE:
+        if verdict is ProducerVerdict.STALE:
             return StaleEpoch(current)
-        if verdict is Verdict.NOT_AT_ZERO:
+        if verdict is ProducerVerdict.NOT_AT_ZERO:
             return EpochNotAtZero(epoch, seq)
         return SequenceGap(last + 1, seq)
 

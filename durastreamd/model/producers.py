@@ -17,7 +17,7 @@ from enum import Enum, auto
 NUMBER_MAX = 2**53 - 1  # what a JavaScript client can count to
 
 
-class Verdict(Enum):
+class ProducerVerdict(Enum):
     """What the rules say of one request."""
 
     ACCEPT = auto()
@@ -27,15 +27,15 @@ class Verdict(Enum):
     NOT_AT_ZERO = auto()
 
 
-def judge(known: tuple[int, int] | None, epoch: int, seq: int) -> Verdict:
+def judge(known: tuple[int, int] | None, epoch: int, seq: int) -> ProducerVerdict:
     """Apply the table above to ``known`` (epoch, last seq) and a request."""
     if known is None:
-        return Verdict.ACCEPT if seq == 0 else Verdict.GAP
+        return ProducerVerdict.ACCEPT if seq == 0 else ProducerVerdict.GAP
     current, last = known
     if epoch < current:
-        return Verdict.STALE
+        return ProducerVerdict.STALE
     if epoch > current:
-        return Verdict.ACCEPT if seq == 0 else Verdict.NOT_AT_ZERO
+        return ProducerVerdict.ACCEPT if seq == 0 else ProducerVerdict.NOT_AT_ZERO
     if seq <= last:
-        return Verdict.DUPLICATE
-    return Verdict.ACCEPT if seq == last + 1 else Verdict.GAP
+        return ProducerVerdict.DUPLICATE
+    return ProducerVerdict.ACCEPT if seq == last + 1 else ProducerVerdict.GAP

@@ -193,7 +193,7 @@ class Mark(Struct, frozen=True):
 Record = Append | Create | Delete | Publish | Touch | BucketChange | Mark
 
 
-class Place(Struct, frozen=True, gc=False):
+class RecordPlace(Struct, frozen=True, gc=False):
     """The fixed part of a stored record, as storage hands it back."""
 
     stream: int
@@ -207,7 +207,7 @@ class UnreadableRecordError(ValueError):
     """A header that verifies but is of no kind we know: written by a newer version."""
 
 
-def parse(place: Place, header: bytes) -> Record:
+def parse(place: RecordPlace, header: bytes) -> Record:
     """Rebuild a record from its fixed part and its header."""
     try:
         fields = cbor2.loads(header)
@@ -221,7 +221,7 @@ def _messages(field: int | list[int]) -> tuple[int, list[int] | None]:
     return (field, None) if isinstance(field, int) else (len(field), field)
 
 
-def _parse_append(place: Place, fields: list) -> Record:  # type: ignore[type-arg]  # CBOR is untyped
+def _parse_append(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]  # CBOR is untyped
     count, lengths = _messages(fields[1])
     stream, start, size = place.stream, place.start, place.size
     if len(fields) == 2:
@@ -241,7 +241,7 @@ def _parse_append(place: Place, fields: list) -> Record:  # type: ignore[type-ar
     )
 
 
-def _parse_create(place: Place, fields: list) -> Record:  # type: ignore[type-arg]
+def _parse_create(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
     count, lengths = _messages(fields[1])
     plain = (place.stream, place.start, place.size, place.time_ms, place.ordinal, count, lengths)
     if len(fields) == 7:
@@ -250,25 +250,25 @@ def _parse_create(place: Place, fields: list) -> Record:  # type: ignore[type-ar
     return Create(*plain, *fields[2:11], blob)  # type: ignore[call-arg]
 
 
-def _parse_delete(place: Place, fields: list) -> Record:  # type: ignore[type-arg]
+def _parse_delete(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
     return Delete(place.stream, place.start, place.time_ms, place.ordinal, fields[1])
 
 
-def _parse_publish(place: Place, fields: list) -> Record:  # type: ignore[type-arg]
+def _parse_publish(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
     blob = Snapshot(*fields[1])
     return Publish(place.stream, place.start, place.time_ms, place.ordinal, blob)
 
 
-def _parse_touch(place: Place, fields: list) -> Record:  # type: ignore[type-arg]
+def _parse_touch(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
     del fields  # a touch is its time
     return Touch(place.stream, place.start, place.time_ms, place.ordinal)
 
 
-def _parse_bucket(place: Place, fields: list) -> Record:  # type: ignore[type-arg]
+def _parse_bucket(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
     return BucketChange(fields[1], place.time_ms, fields[0] == BUCKET_CREATE)
 
 
-def _parse_mark(place: Place, fields: list) -> Record:  # type: ignore[type-arg]
+def _parse_mark(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
     del fields
     return Mark(place.time_ms)
 

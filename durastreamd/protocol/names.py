@@ -23,7 +23,7 @@ ID_BYTES_MAX = 122
 _BUCKET = re.compile(r"[a-z0-9_-]{4,64}")
 
 
-class Place(NamedTuple):
+class Resource(NamedTuple):
     """What a path names: a stream or a bucket, and which part of it.
 
     ``part`` is "" for the thing itself, "snapshot", "bootstrap" or "streams" (the listing);
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def place_of(path: str) -> Place:
+def place_of(path: str) -> Resource:
     """Return what a percent-encoded path names; raise the problem if it can name nothing."""
     if path.startswith(PREFIX):
         return _on_the_path_surface(path[len(PREFIX) :])
@@ -58,23 +58,23 @@ def _split_part(segments: list[str]) -> tuple[list[str], str, str | None]:
     return segments, "", None
 
 
-def _on_the_path_surface(rest: str) -> Place:
+def _on_the_path_surface(rest: str) -> Resource:
     segments, part, offset = _split_part(rest.split("/"))
     name = stream_name("/".join(segments))
     if name.partition("/")[0] == RESERVED_ROOT:
         raise ProblemError(problems.NOT_FOUND, f"Names under {RESERVED_ROOT} are the server's own.")
-    return Place("/" + name, part, offset)
+    return Resource("/" + name, part, offset)
 
 
-def _on_the_bucket_surface(rest: str) -> Place:
+def _on_the_bucket_surface(rest: str) -> Resource:
     bucket, slash, below = rest.partition("/")
     if not bucket:
         raise ProblemError(problems.NOT_FOUND, f"Nothing is here; streams are under {PREFIX}.")
     check_bucket(bucket)
     if not slash:
-        return Place(f"{bucket}/")
+        return Resource(f"{bucket}/")
     if below == LISTING:
-        return Place(f"{bucket}/", LISTING)
+        return Resource(f"{bucket}/", LISTING)
     first, more, after = below.partition("/")
     part, offset = "", None
     if more:
@@ -82,7 +82,7 @@ def _on_the_bucket_surface(rest: str) -> Place:
         if left != [""]:
             detail = "A stream's id has no slash; only snapshot and bootstrap may follow it."
             raise ProblemError(problems.BAD_REQUEST, detail)
-    return Place(f"{bucket}/{_stream_id(bucket, first)}", part, offset)
+    return Resource(f"{bucket}/{_stream_id(bucket, first)}", part, offset)
 
 
 def check_bucket(bucket: str) -> None:

@@ -9,7 +9,7 @@ same line in the access log.
 from collections.abc import Callable
 
 from durastreamd.http.exchange import Request
-from durastreamd.protocol.names import Place, place_of
+from durastreamd.protocol.names import Resource, place_of
 from durastreamd.service.access.gate import Gate, GateCounts, Permit
 from durastreamd.service.access.guard import SAFE, Guard
 from durastreamd.service.access.options import AccessOptions
@@ -41,7 +41,7 @@ class Admission:
         """Return what a page's answers need beside the common headers, None for who is no page."""
         return self.visitors.admit(request)
 
-    def admit(self, request: Request) -> tuple[Place, Permit | None]:
+    def admit(self, request: Request) -> tuple[Resource, Permit | None]:
         """Return the place that is asked for, and the right to go there, or raise the problem.
 
         Who needs a token and has none learns nothing about places.

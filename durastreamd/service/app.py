@@ -13,7 +13,7 @@ from durastreamd.http.budget import Budget
 from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Exchange, Phase, Reply, Request
 from durastreamd.protocol import problems
-from durastreamd.protocol.names import PREFIX, Place, place_of
+from durastreamd.protocol.names import PREFIX, Resource, place_of
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.requests import ProblemError, lookup_of, read_head
@@ -179,7 +179,7 @@ class App:
             ticket.tell(told)
         return True
 
-    async def _place(self, exchange: Exchange, place: Place, permit: Permit | None) -> None:
+    async def _place(self, exchange: Exchange, place: Resource, permit: Permit | None) -> None:
         if not place.part and not place.is_bucket:
             await self._stream(exchange, exchange.request.method, place.key, permit)
         elif place.is_bucket:

@@ -4,7 +4,7 @@ import json
 
 from durastreamd.http.exchange import Exchange
 from durastreamd.protocol import outcomes as oc, problems
-from durastreamd.protocol.names import LISTING, Place
+from durastreamd.protocol.names import LISTING, Resource
 from durastreamd.protocol.problems import quoted
 from durastreamd.protocol.requests import ProblemError, query_of
 from durastreamd.service.answers import NOT_CACHED, Answer
@@ -23,7 +23,7 @@ class Buckets:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
 
-    async def answer(self, exchange: Exchange, place: Place) -> None:
+    async def answer(self, exchange: Exchange, place: Resource) -> None:
         """Answer a request for a bucket or its listing."""
         method = exchange.request.method
         name = place.key.removesuffix("/")

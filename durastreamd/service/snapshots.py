@@ -10,7 +10,7 @@ from durastreamd.http.exchange import Exchange
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, offsets, outcomes as oc, problems
-from durastreamd.protocol.names import Place
+from durastreamd.protocol.names import Resource
 from durastreamd.protocol.requests import ProblemError, content_type_of
 from durastreamd.service.answers import NOT_CACHED, Fields, next_offset, refusal_of, typed
 from durastreamd.service.buckets import not_allowed
@@ -40,7 +40,7 @@ class Snapshots:
         self._reader = reader
         self._limits = limits
 
-    async def answer(self, exchange: Exchange, stream: Stream, place: Place) -> None:
+    async def answer(self, exchange: Exchange, stream: Stream, place: Resource) -> None:
         """Answer a request for a stream's snapshots."""
         method = exchange.request.method
         if place.offset is None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from durastreamd.config import SETTINGS, ConfigError, config_text, defaults_text, find_file, read
-from durastreamd.config.loading import Loaded
+from durastreamd.config.loading import LoadedConfig
 from durastreamd.config.printing import toml
 
 
-def loaded(text: str, tmp_path: Path, **environment: str) -> Loaded:
+def loaded(text: str, tmp_path: Path, **environment: str) -> LoadedConfig:
     file = tmp_path / "a.toml"
     file.write_text(text)
     return read(str(file), environment, [])

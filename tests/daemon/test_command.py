@@ -14,10 +14,10 @@ from durastreamd import cli
 from durastreamd.cli import STATUSES, main
 from durastreamd.config import ConfigError, defaults_text
 from durastreamd.errors import (
-    AddressError,
     CorruptDataError,
     DataDirectoryError,
     DirectoryLockedError,
+    ListenError,
     SyncFailedError,
     WriteFailedError,
 )
@@ -125,7 +125,7 @@ def test_a_wrong_command_line_is_a_wrong_usage(
         (CorruptDataError("f", 1, "x"), 65),
         (SyncFailedError("x"), 74),
         (PermissionError(errno.EACCES, "x", "f"), 77),
-        (AddressError("x"), 69),
+        (ListenError("x"), 69),
         (OSError(errno.EIO, "x"), 74),
         (OSError(errno.EMFILE, "x", "f"), 74),
         (OSError(errno.EROFS, "x", "f"), 74),

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from durastreamd.config import Config, read
-from durastreamd.daemon import Plan, recovering, serve
+from durastreamd.daemon import Launch, recovering, serve
 from durastreamd.daemon.recovering import Progress
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
@@ -77,7 +77,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 async def test_a_signal_stops_a_recovery_at_once(slow: threading.Event) -> None:
-    plan = Plan(read(None, {}, []), lambda: read(None, {}, []), lambda _: None)
+    plan = Launch(read(None, {}, []), lambda: read(None, {}, []), lambda _: None)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve, plan)

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from durastreamd.http import render
 from durastreamd.http.alarm import AlarmClock
 from durastreamd.http.errors import ResponseError
-from durastreamd.http.h2_budget import Bucket, FloodError, FrameMeter, ResetBudget
+from durastreamd.http.h2_budget import Allowance, FloodError, FrameMeter, ResetBudget
 from durastreamd.http.limits import HttpLimits
 
 
@@ -95,7 +95,7 @@ async def test_alarms_of_ended_connections_do_not_pile_up() -> None:
 
 
 def test_bucket_refills_with_time_and_work_up_to_its_burst() -> None:
-    bucket = Bucket(burst=3, per_s=2.0, now=0.0)
+    bucket = Allowance(burst=3, per_s=2.0, now=0.0)
     for _ in range(3):
         bucket.spend()
     with pytest.raises(FloodError):
@@ -141,7 +141,7 @@ def test_meter_passes_everything_but_goodbyes_however_it_is_cut(
             head_open = not flags & 4
         if kind != 7 or head_open:
             expected += frame
-    meter = FrameMeter(Bucket(1000, 1.0, 0.0), 24)
+    meter = FrameMeter(Allowance(1000, 1.0, 0.0), 24)
     edges = sorted({0, len(raw), *(min(cut, len(raw)) for cut in cuts)})
     passed = b"".join(meter.pass_on(raw[begin:end]) for begin, end in itertools.pairwise(edges))
     assert passed == expected

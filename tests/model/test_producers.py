@@ -3,27 +3,27 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from durastreamd.model.producers import NUMBER_MAX, Verdict, judge
+from durastreamd.model.producers import NUMBER_MAX, ProducerVerdict, judge
 
 NUMBERS = st.sampled_from([0, 1, 2, 3, 7, NUMBER_MAX - 1, NUMBER_MAX])
 STATES = st.none() | st.tuples(NUMBERS, NUMBERS)
 
 
-def expected(known: tuple[int, int] | None, epoch: int, seq: int) -> set[Verdict]:
+def expected(known: tuple[int, int] | None, epoch: int, seq: int) -> set[ProducerVerdict]:
     """Return every row of the table that speaks of this request: exactly one must."""
     rows = {
-        Verdict.ACCEPT: [
+        ProducerVerdict.ACCEPT: [
             known is None and seq == 0,
             known is not None and epoch > known[0] and seq == 0,
             known is not None and epoch == known[0] and seq - known[1] == 1,
         ],
-        Verdict.GAP: [
+        ProducerVerdict.GAP: [
             known is None and seq > 0,
             known is not None and epoch == known[0] and seq - known[1] > 1,
         ],
-        Verdict.STALE: [known is not None and epoch < known[0]],
-        Verdict.NOT_AT_ZERO: [known is not None and epoch > known[0] and seq > 0],
-        Verdict.DUPLICATE: [known is not None and epoch == known[0] and seq - known[1] < 1],
+        ProducerVerdict.STALE: [known is not None and epoch < known[0]],
+        ProducerVerdict.NOT_AT_ZERO: [known is not None and epoch > known[0] and seq > 0],
+        ProducerVerdict.DUPLICATE: [known is not None and epoch == known[0] and seq - known[1] < 1],
     }
     return {verdict for verdict, cases in rows.items() if any(cases)}
 
@@ -38,26 +38,26 @@ def test_every_request_meets_exactly_one_row_of_the_table(
 @pytest.mark.parametrize(
     ("known", "epoch", "seq", "verdict"),
     [
-        (None, 0, 0, Verdict.ACCEPT),
-        (None, 5, 0, Verdict.ACCEPT),
-        (None, 0, 1, Verdict.GAP),
-        ((1, 4), 0, 5, Verdict.STALE),
-        ((1, 4), 0, 0, Verdict.STALE),
-        ((1, 4), 1, 0, Verdict.DUPLICATE),
-        ((1, 4), 1, 4, Verdict.DUPLICATE),
-        ((1, 4), 1, 5, Verdict.ACCEPT),
-        ((1, 4), 1, 6, Verdict.GAP),
-        ((1, 4), 2, 0, Verdict.ACCEPT),
-        ((1, 4), 9, 0, Verdict.ACCEPT),
-        ((1, 4), 2, 1, Verdict.NOT_AT_ZERO),
-        ((1, 4), 2, 5, Verdict.NOT_AT_ZERO),
-        ((0, NUMBER_MAX - 1), 0, NUMBER_MAX, Verdict.ACCEPT),
-        ((0, NUMBER_MAX), 0, NUMBER_MAX, Verdict.DUPLICATE),
-        ((NUMBER_MAX - 1, 3), NUMBER_MAX, 0, Verdict.ACCEPT),
+        (None, 0, 0, ProducerVerdict.ACCEPT),
+        (None, 5, 0, ProducerVerdict.ACCEPT),
+        (None, 0, 1, ProducerVerdict.GAP),
+        ((1, 4), 0, 5, ProducerVerdict.STALE),
+        ((1, 4), 0, 0, ProducerVerdict.STALE),
+        ((1, 4), 1, 0, ProducerVerdict.DUPLICATE),
+        ((1, 4), 1, 4, ProducerVerdict.DUPLICATE),
+        ((1, 4), 1, 5, ProducerVerdict.ACCEPT),
+        ((1, 4), 1, 6, ProducerVerdict.GAP),
+        ((1, 4), 2, 0, ProducerVerdict.ACCEPT),
+        ((1, 4), 9, 0, ProducerVerdict.ACCEPT),
+        ((1, 4), 2, 1, ProducerVerdict.NOT_AT_ZERO),
+        ((1, 4), 2, 5, ProducerVerdict.NOT_AT_ZERO),
+        ((0, NUMBER_MAX - 1), 0, NUMBER_MAX, ProducerVerdict.ACCEPT),
+        ((0, NUMBER_MAX), 0, NUMBER_MAX, ProducerVerdict.DUPLICATE),
+        ((NUMBER_MAX - 1, 3), NUMBER_MAX, 0, ProducerVerdict.ACCEPT),
     ],
 )
 def test_table_reads_as_the_protocol_says(
-    known: tuple[int, int] | None, epoch: int, seq: int, verdict: Verdict
+    known: tuple[int, int] | None, epoch: int, seq: int, verdict: ProducerVerdict
 ) -> None:
     assert judge(known, epoch, seq) is verdict
 
@@ -67,7 +67,7 @@ def test_no_tuple_is_ever_accepted_twice(requests: list[tuple[int, int]]) -> Non
     known: tuple[int, int] | None = None
     accepted: list[tuple[int, int]] = []
     for epoch, seq in requests:
-        if judge(known, epoch, seq) is Verdict.ACCEPT:
+        if judge(known, epoch, seq) is ProducerVerdict.ACCEPT:
             known = (epoch, seq)
             accepted.append(known)
     assert accepted == sorted(set(accepted))
@@ -77,8 +77,8 @@ def test_no_tuple_is_ever_accepted_twice(requests: list[tuple[int, int]]) -> Non
 def test_accepting_makes_the_same_request_a_duplicate(
     known: tuple[int, int], epoch: int, seq: int
 ) -> None:
-    if judge(known, epoch, seq) is Verdict.ACCEPT:
-        assert judge((epoch, seq), epoch, seq) is Verdict.DUPLICATE
+    if judge(known, epoch, seq) is ProducerVerdict.ACCEPT:
+        assert judge((epoch, seq), epoch, seq) is ProducerVerdict.DUPLICATE
 
 
 def test_number_max_is_what_a_double_counts_to() -> None:

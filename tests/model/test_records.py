@@ -11,9 +11,9 @@ from durastreamd.model.records import (
     Create,
     Delete,
     Mark,
-    Place,
     Publish,
     Record,
+    RecordPlace,
     Snapshot,
     Touch,
     UnreadableRecordError,
@@ -88,8 +88,8 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
 )
 
 
-def place_of(record: Record) -> Place:
-    return Place(record.stream, record.start, record.size, record.time_ms, record.ordinal)
+def place_of(record: Record) -> RecordPlace:
+    return RecordPlace(record.stream, record.start, record.size, record.time_ms, record.ordinal)
 
 
 @given(RECORDS)
@@ -130,13 +130,13 @@ def test_header_of_a_plain_append_is_tiny() -> None:
 @pytest.mark.parametrize("kind", [100, 255, 65_536, -1, "append", None, 1.5])
 def test_unknown_kind_is_unreadable(kind: object) -> None:
     with pytest.raises(UnreadableRecordError):
-        parse(Place(1, 0, 0, 0, 0), cbor2.dumps([kind, 1]))
+        parse(RecordPlace(1, 0, 0, 0, 0), cbor2.dumps([kind, 1]))
 
 
 @given(st.binary(max_size=20))
 def test_header_of_any_bytes_is_read_or_unreadable(header: bytes) -> None:
     try:
-        record = parse(Place(1, 0, 0, 0, 0), header)
+        record = parse(RecordPlace(1, 0, 0, 0, 0), header)
     except UnreadableRecordError:
         return
     assert isinstance(record, Record)

@@ -5,7 +5,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given, strategies as st
 
-from durastreamd.protocol.names import ID_BYTES_MAX, PREFIX, Place, place_of
+from durastreamd.protocol.names import ID_BYTES_MAX, PREFIX, Resource, place_of
 from durastreamd.protocol.requests import ProblemError
 
 segments = st.text(
@@ -19,7 +19,7 @@ ids = segments.filter(lambda text: ".." not in text and text != "streams")
 @given(st.lists(segments, min_size=1, max_size=4), st.sampled_from(("", "snapshot", "bootstrap")))
 def test_the_path_surface_names_streams_of_several_segments(names: list[str], part: str) -> None:
     path = PREFIX + "/".join(quote(each, safe="") for each in [*names, part] if each)
-    assert place_of(path) == Place("/" + "/".join(names), part)
+    assert place_of(path) == Resource("/" + "/".join(names), part)
 
 
 @given(st.from_regex(r"[a-z0-9_-]{4,64}", fullmatch=True), ids)
@@ -27,12 +27,12 @@ def test_the_bucket_surface_names_a_bucket_and_an_id(bucket: str, name: str) -> 
     if bucket in ("errors", "health"):
         return
     encoded = quote(name, safe="")
-    assert place_of(f"/{bucket}") == Place(f"{bucket}/")
+    assert place_of(f"/{bucket}") == Resource(f"{bucket}/")
     assert place_of(f"/{bucket}").is_bucket
-    assert place_of(f"/{bucket}/streams") == Place(f"{bucket}/", "streams")
-    assert place_of(f"/{bucket}/{encoded}") == Place(f"{bucket}/{name}")
+    assert place_of(f"/{bucket}/streams") == Resource(f"{bucket}/", "streams")
+    assert place_of(f"/{bucket}/{encoded}") == Resource(f"{bucket}/{name}")
     assert not place_of(f"/{bucket}/{encoded}").is_bucket
-    assert place_of(f"/{bucket}/{encoded}/snapshot/17") == Place(
+    assert place_of(f"/{bucket}/{encoded}/snapshot/17") == Resource(
         f"{bucket}/{name}", "snapshot", "17"
     )
 

@@ -13,9 +13,9 @@ from durastreamd.model.records import (
     Append,
     Create,
     Delete,
-    Place,
     Publish,
     Record,
+    RecordPlace,
     Touch,
     UnreadableRecordError,
     parse,
@@ -28,7 +28,7 @@ _PLAIN_BYTES_MAX = 64
 
 def record_of(frame: fmt.StoredFrame) -> Record | None:
     """Return the record of a frame, None if its header cannot be understood."""
-    place = Place(frame.stream, frame.start, frame.size, frame.time_ms, frame.ordinal)
+    place = RecordPlace(frame.stream, frame.start, frame.size, frame.time_ms, frame.ordinal)
     try:
         return parse(place, frame.header)
     except UnreadableRecordError:

@@ -47,7 +47,7 @@ _TOKEN_BYTES_MAX = 8192
 _READING = ("GET", "HEAD")
 
 
-class Identity(NamedTuple):
+class Caller(NamedTuple):
     """Who asks: the grant, the token it came with, and whose bucket pays."""
 
     grant: Grant
@@ -64,7 +64,7 @@ class Permit:
 
     __slots__ = ("_gate", "_identity", "_key", "_scope")
 
-    def __init__(self, gate: "Gate", identity: Identity, scope: str, key: str) -> None:
+    def __init__(self, gate: "Gate", identity: Caller, scope: str, key: str) -> None:
         self._gate = gate
         self._identity = identity
         self._scope = scope
@@ -89,7 +89,7 @@ class Lease:
     def __init__(
         self,
         gate: "Gate",
-        identity: Identity,
+        identity: Caller,
         scope: str,
         key: str,
         wake: Callable[[], None] | None = None,
@@ -188,7 +188,7 @@ class Gate:
         self._verified: dict[bytes, Grant] = {}
         self._rate = rate_of(options.rate) if options.rate else None
         scopes = options.anonymous if options.restricted else SCOPES
-        self._anonymous = Identity(Grant("anonymous", frozenset(scopes)))
+        self._anonymous = Caller(Grant("anonymous", frozenset(scopes)))
         self._table = read_tokens(options)
         self._jwt = read_jwt(options)
 
@@ -200,7 +200,7 @@ class Gate:
 
     # --- identifying ---
 
-    def identify(self, request: Request) -> Identity:
+    def identify(self, request: Request) -> Caller:
         """Return who asks, or raise the problem; the caller's bucket pays."""
         if not self.options.restricted:
             self._pay(self._anonymous.grant, request.peer)
@@ -225,7 +225,7 @@ class Gate:
         self._pay(identity.grant, "")
         return identity
 
-    def known(self, token: bytes) -> Identity:
+    def known(self, token: bytes) -> Caller:
         """Return who a token belongs to, or raise the problem; nobody pays."""
         if not token:
             return self._anonymous
@@ -244,9 +244,9 @@ class Gate:
         if len(self._verified) >= VERIFIED_MAX:
             del self._verified[next(iter(self._verified))]
         self._verified[digest] = grant
-        return Identity(grant, token)
+        return Caller(grant, token)
 
-    def _familiar(self, token: bytes) -> Identity | None:
+    def _familiar(self, token: bytes) -> Caller | None:
         """Return who a token belongs to if it is in the file or was verified before."""
         if len(token) > _TOKEN_BYTES_MAX:
             raise self.invalid(INVALID, f"A token has at most {_TOKEN_BYTES_MAX} bytes.")
@@ -257,7 +257,7 @@ class Gate:
         if self._clock() / 1000 >= grant.expires_s:
             self._verified.pop(digest, None)
             raise self.invalid(EXPIRED, "The token has expired.")
-        return Identity(grant, token)
+        return Caller(grant, token)
 
     def _found(self, digest: bytes) -> Grant | None:
         line = self._table.get(digest[:FINDING_BYTES])
@@ -289,13 +289,13 @@ class Gate:
 
     # --- permitting ---
 
-    def permit(self, identity: Identity, method: str, key: str) -> Permit:
+    def permit(self, identity: Caller, method: str, key: str) -> Permit:
         """Return the right to use a method on a key, or raise the problem."""
         scope = READ if method in _READING else WRITE
         self.check(identity, scope, key)
         return Permit(self, identity, scope, key)
 
-    def still_known(self, token: bytes, scope: str, key: str) -> Identity | None:
+    def still_known(self, token: bytes, scope: str, key: str) -> Caller | None:
         """Return whom an earlier gate let in with this token, or None if this one would not.
 
         Nobody asked, so nobody was refused: the failures stay those of requests.
@@ -309,14 +309,14 @@ class Gate:
             return None
         return identity
 
-    def check(self, identity: Identity, scope: str, key: str) -> None:
+    def check(self, identity: Caller, scope: str, key: str) -> None:
         """Raise unless the caller has the scope for the key."""
         grant = identity.grant
         if scope in grant.scopes and grant.covers(key):
             return
         raise self._lacking(identity, scope)
 
-    def check_admin(self, identity: Identity) -> None:
+    def check_admin(self, identity: Caller) -> None:
         """Raise unless the caller may see how the server itself is doing."""
         if ADMIN not in identity.grant.scopes:
             raise self._lacking(identity, ADMIN)
@@ -340,7 +340,7 @@ class Gate:
         fields = ((b"WWW-Authenticate", _challenge("invalid_token")),)
         return ProblemError(problems.UNAUTHENTICATED, detail, fields)
 
-    def _lacking(self, identity: Identity, scope: str) -> ProblemError:
+    def _lacking(self, identity: Caller, scope: str) -> ProblemError:
         if identity.anonymous:
             return self._missing()
         self.counts.failures[FORBIDDEN] += 1

@@ -3,7 +3,7 @@
 from durastreamd.http.exchange import Request
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
-from durastreamd.protocol.names import Place
+from durastreamd.protocol.names import Resource
 from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.buckets import READING
 from durastreamd.service.operating.space import Space
@@ -20,7 +20,7 @@ class Guard:
         self.space = space
         self.read_only = read_only
 
-    def check(self, request: Request, place: Place, streams: Streams) -> None:
+    def check(self, request: Request, place: Resource, streams: Streams) -> None:
         """Raise the problem of a request that is not to be served now."""
         if self.read_only:
             detail = f"This server is read-only: it serves a copy and answers {READING}."
@@ -35,7 +35,7 @@ class Guard:
         raise ProblemError(problems.INSUFFICIENT_STORAGE, detail, later, retryAfter=FULL_RETRY_S)
 
 
-def _adds(request: Request, place: Place, streams: Streams) -> bool:
+def _adds(request: Request, place: Resource, streams: Streams) -> bool:
     """Tell whether a request would add data: not a closure, not a PUT of what is there."""
     if request.method == "POST":
         return request.has_body

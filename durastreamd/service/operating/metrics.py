@@ -39,7 +39,7 @@ Labelled = Mapping[tuple[str, ...], float]
 Values = float | Labelled
 
 
-class Room(Protocol):
+class DiskFigures(Protocol):
     """What is known of the disk; see ``operating.space``."""
 
     total_bytes: int
@@ -73,7 +73,7 @@ class Metrics(Collector):
         # The daemon fills these in.
         self.statistics: Statistics | None = None
         self.recovery: Recovery | None = None
-        self.room: Room | None = None
+        self.room: DiskFigures | None = None
         self.scrub: Scrubber | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -189,7 +189,7 @@ def _of_http(http: Statistics) -> Iterator[Metric]:
     yield _counter("slow_reader_disconnects", text, http.stalled_total)
 
 
-def _of_disk(room: Room) -> Iterator[Metric]:
+def _of_disk(room: DiskFigures) -> Iterator[Metric]:
     yield _gauge("disk_size_bytes", "Size of the data's file system.", room.total_bytes)
     yield _gauge("disk_free_bytes", "What is free on it.", room.free_bytes)
     text = "Bytes of expired, deleted and snapshotted data given back to it."
