@@ -11,34 +11,34 @@ POSITIVE = msgspec.Meta(gt=0)
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Limits and sizes; the configuration fills them in."""
+    """What is kept in files and in memory: how large, how many."""
 
-    journal_bytes_max: Annotated[int, "bounds what a start after a crash replays", POSITIVE] = (
-        64 * MIB
-    )
+    journal_bytes_max: Annotated[
+        int, "of one journal file; a start after a crash reads about so much", POSITIVE
+    ] = 64 * MIB
     segment_bytes_max: Annotated[
-        int, "the unit of reclamation; small enough to copy, few per GB", POSITIVE
+        int, "of one segment file; room is given back a file at a time", POSITIVE
     ] = 64 * MIB
     hot_bytes_max: Annotated[
         int, "committed bytes kept in memory before they are flushed", POSITIVE
     ] = 64 * MIB
-    state_every_bytes: Annotated[int, "of index: bounds what opening a stream reads", POSITIVE] = (
-        32 * 1024
-    )
+    state_every_bytes: Annotated[
+        int, "of an index between two states; opening a stream reads so much", POSITIVE
+    ] = 32 * 1024
     handles_max: Annotated[
-        int, "open segment files; a quarter of the usual soft limit", POSITIVE
+        int, "segment files kept open; a quarter of the usual limit", POSITIVE
     ] = 512
     proof_bytes_max: Annotated[
-        int, "sums of verified blocks: of 100 GB, or of 40,000 small streams", POSITIVE
+        int, "memory of what was verified: 100 GB, or 40,000 small streams", POSITIVE
     ] = 16 * MIB
     syncs_max: Annotated[
-        int, "dirty files beyond which one sync of the file system is cheaper", POSITIVE
+        int, "with more changed files the whole file system is synced at once", POSITIVE
     ] = 32
     slice_streams: Annotated[
-        int, "streams a checkpoint prepares at once: about a millisecond", POSITIVE
+        int, "streams a checkpoint takes at a time: about a millisecond", POSITIVE
     ] = 64
     producers_max: Annotated[
-        int, "per stream: some 600 KiB of state, and a bound at all", POSITIVE
+        int, "producers known to one stream: about 600 KiB of memory", POSITIVE
     ] = 10_000
     fork_depth_max: Annotated[
         int, "forks of forks: a read of the last goes through as many files", POSITIVE

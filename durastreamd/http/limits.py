@@ -17,72 +17,78 @@ class HttpLimits:
 
     # --- Request heads ---
     head_bytes_max: Annotated[
-        int, "Request line and fields; what nginx and Node allow as well."
+        int, "request line and header fields; what nginx and Node allow, too"
     ] = 16 * KIB
-    header_count_max: Annotated[int, "h11 has no bound: 2500 fields cost it 25 ms."] = 100
-    target_bytes_max: Annotated[int, "RFC 9112 asks for at least 8000."] = 8 * KIB
-    head_s_max: Annotated[float, "From the first byte of a head to its last (slowloris)."] = 10.0
+    header_count_max: Annotated[
+        int, "header fields of a request; 2,500 of them take 25 ms to read"
+    ] = 100
+    target_bytes_max: Annotated[int, "path and query; RFC 9112 asks for at least 8,000"] = 8 * KIB
+    head_s_max: Annotated[float, "for the whole head of a request, from its first byte on"] = 10.0
 
     # --- Request bodies ---
-    body_bytes_max: Annotated[int, "Hard ceiling; handlers pass their own, lower bound."] = (
-        1024 * MIB
+    body_bytes_max: Annotated[
+        int, "of any request body; [writes] has lower limits for each kind"
+    ] = 1024 * MIB
+    body_grace_s: Annotated[float, "a body may be slow for so long before body_rate_min counts"] = (
+        10.0
     )
-    body_grace_s: Annotated[float, "Before the rate counts: a slow start is not an attack."] = 10.0
-    body_rate_min: Annotated[int, "Bytes per second of a body read whole, after the grace."] = (
-        1 * KIB
+    body_rate_min: Annotated[int, "bytes per second that a body must bring after that"] = 1 * KIB
+    body_idle_s_max: Annotated[float, "between two pieces of a body that is stored as it comes"] = (
+        60.0
     )
-    body_idle_s_max: Annotated[
-        float, "Between two pieces of a streamed body (tokens of a model)."
-    ] = 60.0
-    discard_bytes_max: Annotated[int, "Unread rest of a body that is worth the connection."] = (
-        64 * KIB
-    )
+    discard_bytes_max: Annotated[
+        int, "rest of a refused body that is read to keep the connection"
+    ] = 64 * KIB
 
     # --- Responses ---
-    write_s_max: Annotated[
-        float, "One send without any progress: the reader is gone or hostile."
-    ] = 30.0
+    write_s_max: Annotated[float, "a client that takes no byte for so long is hung up on"] = 30.0
 
     # --- Connections ---
     idle_s_max: Annotated[
-        float, "Between exchanges; above the 60 s that clients and proxies use."
+        float, "between two requests; above the 60 s that clients and proxies use"
     ] = 75.0
-    tls_handshake_s_max: Annotated[float, "A TCP connection that never says hello."] = 10.0
+    tls_handshake_s_max: Annotated[float, "for the TLS handshake of a new connection"] = 10.0
     linger_s_max: Annotated[
-        float, "After a refusal: let the client finish and read the answer ..."
+        float, "after a refusal a client has so long to read the answer ..."
     ] = 1.0
-    linger_bytes_max: Annotated[int, "... but do not swallow a whole upload for it."] = 1 * MIB
-    connections_max: Annotated[int, "About 20 KB each; lowered where LimitNOFILE is less."] = 10_000
+    linger_bytes_max: Annotated[int, "... and may send so much more meanwhile"] = 1 * MIB
+    connections_max: Annotated[
+        int, "about 20 KB of memory each; less where LimitNOFILE is less"
+    ] = 10_000
     connections_per_address_max: Annotated[
-        int, "One host must not use up all; a proxy is one host."
+        int, "so that one host cannot use up all; a proxy is one host"
     ] = 5_000
     refusals_max: Annotated[
-        int, "Surplus connections that are told 503 at one time; more are dropped."
+        int, "connections beyond these told 503 at one time; more are dropped"
     ] = 64
-    backlog_count: Annotated[int, "Not yet accepted; the kernel cuts it to net.core.somaxconn."] = (
-        1024
-    )
+    backlog_count: Annotated[
+        int, "not yet accepted; the kernel lowers it to net.core.somaxconn"
+    ] = 1024
 
     # --- HTTP/2 ---
-    h2_exchanges_max: Annotated[int, "At one time on one connection (RFC 9113 advises 100)."] = 100
-    h2_exchange_window_bytes: Annotated[int, "Unread request body per exchange."] = 256 * KIB
-    h2_connection_window_bytes: Annotated[int, "Unread request bodies per connection."] = 1 * MIB
+    h2_exchanges_max: Annotated[
+        int, "requests at one time on one connection; RFC 9113 advises 100"
+    ] = 100
+    h2_exchange_window_bytes: Annotated[int, "of one request's body, not read yet"] = 256 * KIB
+    h2_connection_window_bytes: Annotated[
+        int, "of all request bodies of a connection, not read yet"
+    ] = 1 * MIB
     h2_header_list_bytes_max: Annotated[
-        int, "Above it the connection ends (HPACK bomb), below 431."
+        int, "with longer header fields the connection is ended"
     ] = 64 * KIB
     h2_outbound_bytes_max: Annotated[
-        int, "Queued frames; above it nothing more is read or added."
+        int, "waiting to be sent; above it the connection is not read"
     ] = 64 * KIB
-    h2_resets_max: Annotated[int, "Exchanges reset before their answer (rapid reset) ..."] = 100
-    h2_resets_per_completed: Annotated[float, "... plus this share of the completed ones."] = 0.1
+    h2_resets_max: Annotated[int, "requests a client may take back before their answer ..."] = 100
+    h2_resets_per_completed: Annotated[float, "... and this share of its answered requests"] = 0.1
     h2_control_frames_max: Annotated[
-        int, "Burst of PING, SETTINGS, RST, empty DATA and the like ..."
+        int, "frames without data (PING, SETTINGS, ...) in one burst ..."
     ] = 1_000
     h2_control_frames_per_s: Annotated[
-        float, "... and the pace at which the burst is earned back."
+        float, "... of which so many are forgotten each second ..."
     ] = 100.0
     h2_control_frames_per_data: Annotated[
-        float, "Earned by each DATA frame we send: honest updates."
+        float, "... and so many with each frame of data that is sent"
     ] = 4.0
 
     def __post_init__(self) -> None:

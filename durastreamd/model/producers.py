@@ -1,4 +1,4 @@
-"""Idempotent producers: the epoch and sequence rules (PROTOCOL 5.2.1), and nothing else.
+"""Idempotent producers: the epoch and sequence rules (the protocol's 5.2.1), and nothing else.
 
 | known state      | the request            | answer                            |
 |------------------|------------------------|-----------------------------------|

@@ -2,7 +2,7 @@
 
 A cursor is the number of a fixed interval of time. A client echoes it; if it is not behind the
 present interval already, it gets a later one, so no two requests of one client look the same to a
-cache (PROTOCOL 8.1).
+cache (section 8.1 of the protocol).
 """
 
 INTERVAL_S = 20

@@ -49,7 +49,7 @@ def _row(code: str, status: int, title: str, description: str) -> Problem:
     return problem
 
 
-# The codes, statuses and titles of the error-message proposal (seed 004), unchanged.
+# Codes, statuses and titles as a proposal for all servers of the protocol has them.
 BAD_REQUEST = _row(
     "BAD_REQUEST", 400, "Bad Request",
     "The request is malformed or contradicts itself; correct it before sending it again.",
@@ -263,7 +263,7 @@ def render(
 ) -> bytes:
     """Give the JSON body for ``problem``, a row of the table or its code.
 
-    ``instance`` is the target of the request. ``members`` are the extension members of seed 004
+    ``instance`` is the target of the request. ``members`` are what this problem adds
     (streamSeq, expectedContentType, actualContentType, retryAfter); None leaves one out. They can
     add to the body but never replace what the table says.
     """

@@ -1,4 +1,8 @@
-"""Outcomes as HTTP answers: one table for all of them."""
+"""Outcomes as HTTP answers: one table of refusals.
+
+Only what a single request of the extension can meet is answered beside that request, in
+``snapshots`` and ``buckets``.
+"""
 
 from functools import lru_cache
 from typing import NamedTuple

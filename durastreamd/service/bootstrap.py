@@ -1,4 +1,4 @@
-"""Bootstrap: the snapshot and every message after it, one multipart answer (extension, section 3).
+"""Bootstrap: the snapshot and every message after it, one multipart answer (docs/extension.md).
 
 The body is made as it is sent, a piece at a time, so its size costs no memory. The boundary is
 random and each piece is searched for it before it goes out: an answer that reaches its end is

@@ -1,4 +1,4 @@
-"""Buckets: make, look, list, end (extension, section 1)."""
+"""Buckets: make, look, list, end (docs/extension.md)."""
 
 import json
 

@@ -23,14 +23,12 @@ class ReadLimits:
         float, "an SSE response is renewed after about so long, for caches", POSITIVE
     ] = 60.0
     page_bytes_max: Annotated[
-        int, "one catch-up answer; it is streamed, so memory is no reason", POSITIVE
+        int, "one catch-up answer; it is sent in pieces, never held whole", POSITIVE
     ] = 64 * MIB
     closed_pause_s: Annotated[
         float, "before a repeated live read at the end of a closed stream"
     ] = 0.075
-    piece_bytes: Annotated[
-        int, "read and sent at once: measured faster than sendfile here", POSITIVE
-    ] = 256 * 1024
+    piece_bytes: Annotated[int, "of such a piece", POSITIVE] = 256 * 1024
     event_bytes_max: Annotated[int, "one SSE data event while catching up", POSITIVE] = 256 * 1024
     gzip_bytes_min: Annotated[int, "below it compressing costs more than it saves"] = 1024
     gzip_bytes_max: Annotated[int, "above it the answer is streamed as it is"] = 8 * MIB

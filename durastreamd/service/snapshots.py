@@ -1,4 +1,4 @@
-"""Snapshots: publish, redirect, read, delete (extension, section 2)."""
+"""Snapshots: publish, redirect, read, delete (docs/extension.md)."""
 
 import secrets
 from contextlib import aclosing

@@ -39,17 +39,19 @@ POSITIVE = msgspec.Meta(gt=0)
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """Bounds of the async shell, each with its reason."""
+    """Streams in use: how many wait, how often they are looked after."""
 
-    mailbox_max: Annotated[
-        int, "tickets waiting for one stream; more are told to come back", POSITIVE
-    ] = 1024
-    idle_s: Annotated[float, "an actor unused for so long retires", POSITIVE] = 10.0
+    mailbox_max: Annotated[int, "requests waiting for one stream; more are told 503", POSITIVE] = (
+        1024
+    )
+    idle_s: Annotated[float, "a stream not written to for so long gives up its task", POSITIVE] = (
+        10.0
+    )
     checkpoint_s: Annotated[
         float, "a quiet server still empties its journal this often", POSITIVE
     ] = 30.0
     retry_s: Annotated[
-        float, "a flush that met a full disk is tried again after so long", POSITIVE
+        float, "a write that found the disk full is tried again after so long", POSITIVE
     ] = 1.0
     sweep_s: Annotated[
         float, "how often lifetimes are looked at; access judges them at once", POSITIVE

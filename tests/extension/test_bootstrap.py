@@ -1,4 +1,4 @@
-"""Bootstrap to the letter of the extension's section 3: parts, headers, one consistent moment."""
+"""Bootstrap to the letter of docs/extension.md: parts, headers, one consistent moment."""
 
 import email
 import random

@@ -1,4 +1,4 @@
-"""Buckets to the letter of the extension's section 1: statuses, identifiers, listing, streams."""
+"""Buckets to the letter of docs/extension.md: statuses, identifiers, listing, streams."""
 
 from typing import NamedTuple
 from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""Snapshots to the letter of the extension's section 2, on both surfaces."""
+"""Snapshots to the letter of docs/extension.md, on both surfaces."""
 
 import gc
 import random

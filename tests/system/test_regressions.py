@@ -1,4 +1,4 @@
-"""Bugs that others had, one test each: numbers are those of the table of peers' bugs we keep."""
+"""Bugs that other servers of this kind had, one test each; the docstring says whose and what."""
 
 import random
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 The unit of work of a verification: a worker process takes a ``SegmentTask`` and gives back a
 ``SegmentReport``, small whatever the segment's size. What only several segments together can show
-(gaps, the state at the head of each, the catalogue's row) is judged by ``joins``.
+(gaps, the state at the head of each, the catalogue's row) is judged by ``verification``.
 """
 
 from collections.abc import Iterator
