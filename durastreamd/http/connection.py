@@ -9,8 +9,8 @@ from typing import Final, Protocol
 import trio
 
 from durastreamd.http.context import ServeContext
-from durastreamd.http.h1 import H1Connection
-from durastreamd.http.h2 import H2Connection
+from durastreamd.http.h1.connection import H1Connection
+from durastreamd.http.h2.connection import H2Connection
 from durastreamd.http.transport import Transport
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

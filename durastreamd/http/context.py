@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import trio
 
-from durastreamd.http.alarm import AlarmClock
-from durastreamd.http.arrivals import Arrivals
 from durastreamd.http.budget import Budget
 from durastreamd.http.exchange import CommonHeaders, Handler, QuickHandler
-from durastreamd.http.hang_up import HangUpWatch
 from durastreamd.http.limits import HttpLimits
+from durastreamd.http.loop.alarm import AlarmClock
+from durastreamd.http.loop.arrivals import Arrivals
+from durastreamd.http.loop.hang_up import HangUpWatch
 
 # Methods that are told apart; a client may make up others.
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "other")

@@ -18,8 +18,6 @@ import trio
 from trio.lowlevel import notify_closing, wait_readable
 
 from durastreamd.http import render
-from durastreamd.http.alarm import AlarmClock
-from durastreamd.http.arrivals import Arrivals
 from durastreamd.http.budget import Budget, client_of
 from durastreamd.http.connection import Served, choose_version
 from durastreamd.http.context import ServeContext, Statistics
@@ -32,10 +30,12 @@ from durastreamd.http.exchange import (
     Headers,
     QuickHandler,
 )
-from durastreamd.http.h2 import H2Connection
-from durastreamd.http.hang_up import HangUpWatch
+from durastreamd.http.h2.connection import H2Connection
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.listener import Listener
+from durastreamd.http.loop.alarm import AlarmClock
+from durastreamd.http.loop.arrivals import Arrivals
+from durastreamd.http.loop.hang_up import HangUpWatch
 from durastreamd.http.seldom import Seldom
 from durastreamd.http.transport import PlainTransport, TlsTransport, Transport
 from durastreamd.protocol import problems

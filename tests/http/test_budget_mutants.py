@@ -6,8 +6,8 @@ import pytest
 from trio.testing import MockClock
 
 from durastreamd.http.budget import Budget, Claim
-from durastreamd.http.h1_exchange import H1Exchange
-from durastreamd.http.h2_exchange import H2Exchange
+from durastreamd.http.h1.exchange import H1Exchange
+from durastreamd.http.h2.exchange import H2Exchange
 from tests.http import test_budget, test_counted
 from tests.support.mutants import change
 

@@ -6,8 +6,8 @@ import h11
 import pytest
 from hypothesis import given, strategies as st
 
-from durastreamd.http.chunked import ChunkedDecoder
 from durastreamd.http.errors import RefusedError
+from durastreamd.http.h1.chunked import ChunkedDecoder
 from tests.http.vectors import REFUSED_BODIES
 
 _cuts = st.lists(st.integers(0, 200), max_size=8)

@@ -9,10 +9,10 @@ import trio.testing
 from hypothesis import given, strategies as st
 
 from durastreamd.http import render
-from durastreamd.http.alarm import AlarmClock
 from durastreamd.http.errors import ResponseError
-from durastreamd.http.h2_budget import Allowance, FloodError, FrameMeter, ResetBudget
+from durastreamd.http.h2.flood import Allowance, FloodError, FrameMeter, ResetBudget
 from durastreamd.http.limits import HttpLimits
+from durastreamd.http.loop.alarm import AlarmClock
 
 
 def test_limits_must_be_positive_and_consistent() -> None:

@@ -8,8 +8,8 @@ import trio
 from trio.abc import Clock
 from trio.testing import wait_all_tasks_blocked
 
-from durastreamd.http import h1_quick
-from durastreamd.http.h1_quick import TRANSITIONS, Event, QuickTurns, State
+from durastreamd.http.h1 import quick as h1_quick
+from durastreamd.http.h1.quick import TRANSITIONS, Event, QuickTurns, State
 from tests.http.harness import Client, Harness, echo, running
 from tests.http.test_quick import Quick, post
 
@@ -46,7 +46,7 @@ async def watched(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
         made.append(Noted(*parts))  # type: ignore[arg-type]
         return made[0]
 
-    monkeypatch.setattr("durastreamd.http.h1.QuickTurns", make)
+    monkeypatch.setattr("durastreamd.http.h1.connection.QuickTurns", make)
     quick = Quick(at_once=False)
     async with running(echo, quick=quick) as harness:
         client = harness.connect()

@@ -6,9 +6,9 @@ from hypothesis import example, given, strategies as st
 
 from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Request
+from durastreamd.http.h1.recognise import recognise
+from durastreamd.http.h1.strict import examine
 from durastreamd.http.limits import HttpLimits
-from durastreamd.http.recognise import recognise
-from durastreamd.http.strict import examine
 from tests.http.vectors import REFUSED, REFUSED_BODIES
 
 LIMITS = HttpLimits()

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import h11
 import pytest
 
-from durastreamd.http.chunked import ChunkedDecoder
-from durastreamd.http.h1 import H1Connection
-from durastreamd.http.h1_exchange import H1Exchange
-from durastreamd.http.h1_quick import QuickTurns, State
+from durastreamd.http.h1.chunked import ChunkedDecoder
+from durastreamd.http.h1.connection import H1Connection
+from durastreamd.http.h1.exchange import H1Exchange
+from durastreamd.http.h1.quick import QuickTurns, State
 from tests.http.harness import Gone
 from tests.service.pipelines import BODIES, Asked, chunked, judge, post, refused
 from tests.support.mutants import change

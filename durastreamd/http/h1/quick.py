@@ -30,13 +30,13 @@ import outcome
 import trio
 
 from durastreamd.http import render
-from durastreamd.http.alarm import Alarm
 from durastreamd.http.budget import client_of
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import HungUpError
 from durastreamd.http.exchange import Headers, Request
-from durastreamd.http.recognise import recognise
-from durastreamd.http.strict import HEAD_END
+from durastreamd.http.h1.recognise import recognise
+from durastreamd.http.h1.strict import HEAD_END
+from durastreamd.http.loop.alarm import Alarm
 from durastreamd.http.transport import RECEIVE_BYTES, Transport
 
 log = logging.getLogger("durastreamd.http")

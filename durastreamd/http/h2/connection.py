@@ -12,7 +12,7 @@ one finds no room the connection is not read on until it does, so that no more t
 ever uncounted. Out: frames wait in one bounded queue; while it is full nobody
 adds to it and the reader does not read, so acknowledgements of PING and SETTINGS cannot pile up.
 
-What a client may cost (``h2_budget``): control frames come out of a bucket that refills with time
+What a client may cost (``flood``): control frames come out of a bucket that refills with time
 and with DATA sent; resets before an answer are counted against completed exchanges. Out of budget:
 GOAWAY(ENHANCE_YOUR_CALM). A client that does not open its window is reset by the exchange's write
 deadline; one that does not read at all is ended by the transport's.
@@ -38,10 +38,10 @@ from h2.errors import ErrorCodes
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Phase, answer_problem, run_handler
-from durastreamd.http.h2_budget import Allowance, FloodError, FrameMeter, ResetBudget
-from durastreamd.http.h2_exchange import H2Exchange
-from durastreamd.http.h2_request import read_request
-from durastreamd.http.h2_wire import H2Wire
+from durastreamd.http.h2.exchange import H2Exchange
+from durastreamd.http.h2.flood import Allowance, FloodError, FrameMeter, ResetBudget
+from durastreamd.http.h2.request import read_request
+from durastreamd.http.h2.wire import H2Wire
 from durastreamd.http.transport import Transport
 
 _PREFACE_BYTES: Final = 24

@@ -27,7 +27,7 @@ from durastreamd.http.errors import (
 )
 from durastreamd.http.exchange import Exchange, Headers, Phase, Request
 from durastreamd.http.gathering import Gathering, Pace
-from durastreamd.http.h2_wire import H2Wire
+from durastreamd.http.h2.wire import H2Wire
 
 
 class H2Exchange(Exchange):

@@ -20,7 +20,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from durastreamd.http.errors import HungUpError
-from durastreamd.http.h2_budget import GOAWAY, Allowance
+from durastreamd.http.h2.flood import GOAWAY, Allowance
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.transport import Transport
 

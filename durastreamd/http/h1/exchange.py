@@ -17,7 +17,6 @@ import trio
 
 from durastreamd.http import render
 from durastreamd.http.budget import Claim, client_of
-from durastreamd.http.chunked import ChunkedDecoder
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import (
     BodyTooLargeError,
@@ -27,6 +26,7 @@ from durastreamd.http.errors import (
 )
 from durastreamd.http.exchange import Exchange, Headers, Phase, Request
 from durastreamd.http.gathering import Gathering, Pace
+from durastreamd.http.h1.chunked import ChunkedDecoder
 from durastreamd.http.transport import Transport
 
 

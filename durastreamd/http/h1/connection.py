@@ -3,7 +3,7 @@
 Theory of operation. One task serves one connection, one request after the other, so pipelined
 requests are answered in order by construction. A turn is: wait for a head; recognise it (the fast
 lane) or examine it (``strict``, then h11); run the handler on an ``H1Exchange``; discard what it
-left of the body. An ordinary turn is one receive and one send. Between two turns ``h1_quick`` may
+left of the body. An ordinary turn is one receive and one send. Between two turns ``h1.quick`` may
 answer requests while the task sleeps on.
 
 Time. One alarm spans the connection and only moves: ``idle_s_max`` while no byte of a head is here,
@@ -27,10 +27,10 @@ from durastreamd.http import render
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import BodyTooLargeError, HungUpError, RefusedError
 from durastreamd.http.exchange import PROBLEM_HEADERS, Phase, Request, run_handler
-from durastreamd.http.h1_exchange import H1Exchange
-from durastreamd.http.h1_quick import QuickTurns
-from durastreamd.http.recognise import recognise
-from durastreamd.http.strict import HEAD_END, examine, refuse_hopeless
+from durastreamd.http.h1.exchange import H1Exchange
+from durastreamd.http.h1.quick import QuickTurns
+from durastreamd.http.h1.recognise import recognise
+from durastreamd.http.h1.strict import HEAD_END, examine, refuse_hopeless
 from durastreamd.http.transport import Transport
 from durastreamd.protocol import problems
 

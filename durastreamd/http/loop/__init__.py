@@ -1,0 +1,1 @@
+"""What one task does for thousands of connections: deadlines, arrivals, hang-ups."""
