@@ -136,7 +136,8 @@ def checkpoint(engine: Engine) -> Steps:
     except WriteFailedError:
         engine.removed.update(dict.fromkeys(cut.removed))
         engine.trimmed.update(dict.fromkeys(cut.trimmed))
-        raise
+        if not engine.opening:  # then it is left to the next checkpoint: the commit stands
+            raise
 
 
 def _flush_streams(engine: Engine, cut: _Cut) -> Generator[Job, object, list[Row]]:
@@ -198,6 +199,8 @@ def _record_flushed(engine: Engine, job: log.FlushJob, flushed: log.Flushed) -> 
     if stream is None:
         return
     engine.placements[stream.id] = flushed.placement
+    if job.rolls and engine.namespace.retained_from(stream) >= flushed.placement.base:
+        engine.trimmed[stream.id] = None  # retention had passed what was the active segment
     frames = engine.hot[stream.id]
     for frame in frames[: len(job.frames)]:
         engine.hot_bytes -= frame.size
@@ -310,9 +313,14 @@ def retire_journal(disk: Disk, first: int) -> None:
 
 
 def removals_of(engine: Engine, cut: _Cut) -> list[str]:
-    """Return what is to be removed once the commit is durable; the commit keeps it as text."""
-    gone = [f"stream {stream}" for stream in cut.removed]
-    kept = [engine.namespace.by_id.get(stream) for stream in cut.trimmed]
+    """Return what is to be removed once the commit is durable; the commit keeps it as text.
+
+    Also what came up since the checkpoint began: its rows may say already what a replay would have
+    found out, and then nothing but this commit tells the next opening to look.
+    """
+    gone = [f"stream {stream}" for stream in {**dict.fromkeys(cut.removed), **engine.removed}]
+    trimmed = {**dict.fromkeys(cut.trimmed), **engine.trimmed, **dict.fromkeys(engine.uploads)}
+    kept = [engine.namespace.by_id.get(stream) for stream in trimmed]
     below = [
         f"below {stream.id} {engine.namespace.retained_from(stream)}"
         for stream in kept

@@ -72,6 +72,8 @@ class Engine:
         # Blobs that others took the place of, by stream; and whether nobody writes any yet.
         self.superseded: dict[int, list[str]] = {}
         self.opening = True
+        # How many blobs are on their way that no record names yet, by stream.
+        self.uploads: dict[int, int] = {}
         # Streams that must keep their detail (an actor is at work), and readers' claims on files.
         self.awake: set[int] = set()
         self.damaged: dict[int, None] = {}  # streams that are refused
@@ -117,7 +119,7 @@ class Engine:
             self._keep(frame)
             return []
         before = None
-        if isinstance(record, Publish):
+        if isinstance(record, Publish | Delete):
             before = self.namespace.by_id[record.stream].snapshot
         ended = self.namespace.apply(record, lsn)
         for stream in ended:
@@ -144,12 +146,21 @@ class Engine:
         if isinstance(record, Create):
             self.applied_id = max(self.applied_id, stream)
             self.placements[stream] = log.placement_at(record.start)
-        elif isinstance(record, Publish):
+        elif isinstance(record, Publish | Delete):
+            # A deletion that is kept for forks: what none of them reads goes, too.
             self.trimmed[stream] = None
-            if before is not None and before.owner == stream:
-                path = fmt.snapshot_path(stream, before.position, before.serial)
-                self.superseded.setdefault(stream, []).append(path)
+            self._pass_over(before)
         self._keep(frame)
+
+    def _pass_over(self, blob: Snapshot | None) -> None:
+        """Note that one stream less shows a blob; the next checkpoint sees whether any still does.
+
+        Its owner need not be the stream: a fork shows its source's.
+        """
+        if blob is not None and blob.owner in self.namespace.by_id:
+            path = fmt.snapshot_path(blob.owner, blob.position, blob.serial)
+            self.superseded.setdefault(blob.owner, []).append(path)
+            self.trimmed[blob.owner] = None
 
     def _forget(self, stream: Stream) -> None:
         """Drop what is kept of a stream that ceased to exist; its files go with a checkpoint."""
@@ -159,8 +170,30 @@ class Engine:
         self.dirty.pop(stream.id, None)
         self.removed[stream.id] = None
         self.damaged.pop(stream.id, None)
+        self._pass_over(stream.snapshot)
         if stream.source in self.namespace.by_id:
             self.trimmed[stream.source] = None
+
+    def begin_upload(self, stream: int) -> None:
+        """Note that a blob is on its way. The journal has spoken of the stream just before.
+
+        So a crash cannot leave a blob that nobody looks for: a replay finds the record, and a
+        checkpoint that passes it names the stream in its commit.
+        """
+        self.uploads[stream] = self.uploads.get(stream, 0) + 1
+
+    def end_upload(self, stream: int, discarded: str | None = None) -> None:
+        """Note that a blob is named by a record, or that this file is of no use to anybody."""
+        self.uploads[stream] -= 1
+        if not self.uploads[stream]:
+            del self.uploads[stream]
+        if discarded is None:
+            return
+        if stream in self.namespace.by_id:
+            self.superseded.setdefault(stream, []).append(discarded)
+            self.trimmed[stream] = None
+        else:
+            self.removed[stream] = None  # the upload may have made its directory once more
 
     def rotation_due(self) -> bool:
         """Tell whether the journal file is full."""

@@ -41,7 +41,9 @@ from durastreamd.model.records import (
     Create,
     Delete,
     Mark,
+    Publish,
     Record,
+    Touch,
     UnreadableRecordError,
 )
 from durastreamd.model.stream_state import Stream
@@ -130,6 +132,7 @@ class _Opening:
         self._progress = progress
         self._disk = engine.disk
         self._touched: set[int] = set()
+        self._suspects: set[int] = set()  # streams that may have blobs which nothing names
         self._lost: dict[int, list[bytes]] = {}
         self._torn: list[Torn] = []
         self._replayed = 0
@@ -217,6 +220,8 @@ class _Opening:
             self._skip(frame.stream, frame.lsn, _raw(step, data))
             return
         stream = engine.namespace.by_id.get(frame.stream)
+        if isinstance(record, Touch | Publish):
+            self._suspects.add(frame.stream)
         if not self._applies(record, stream, frame.lsn, commit):
             self._skip(frame.stream, frame.lsn, None)
             return
@@ -361,12 +366,40 @@ class _Opening:
         engine.applied_lsn = next_lsn - 1
         for removal in loaded.commit.removals:
             self._repeat(removal)
+        for stream in self._suspects & engine.namespace.by_id.keys():
+            engine.trimmed[stream] = None
+        self._find_orphans()
         steps = len(engine.dirty) // engine.options.slice_streams + 4  # about
         told = partial(self._progress, "writing a checkpoint (steps)")
         cp.run(cp.checkpoint(engine), lambda number: told(number, max(number, steps)))
         catalog.remove_superseded(self._disk, engine.catalog.number)
         engine.superseded.clear()
         engine.opening = False
+
+    def _find_orphans(self) -> None:
+        """Have directories removed whose streams have ended; this looks at no stream's own files.
+
+        An id that was never given out is somebody's mistake, not a crash's: it is left alone, and
+        no new stream gets it.
+        """
+        space, below = self._engine.namespace, self._engine.namespace.next_id
+        for shard in self._disk.names(fmt.STREAMS_DIR):
+            for name in self._names_of(f"{fmt.STREAMS_DIR}/{shard}"):
+                path = f"{fmt.STREAMS_DIR}/{shard}/{name}"
+                stream = fmt.stream_of(path)
+                if stream is None or stream in space.by_id or fmt.stream_dir(stream) != path:
+                    continue
+                if stream < below:
+                    self._engine.removed[stream] = None
+                else:
+                    logger.warning("stream %016x was never made, but has a directory", stream)
+                    space.next_id = max(space.next_id, stream + 1)
+
+    def _names_of(self, shard: str) -> list[str]:
+        try:
+            return self._disk.names(shard)
+        except NotADirectoryError:
+            return []  # not ours
 
     def _repeat(self, removal: str) -> None:
         """Do a removal again that the last commit ordered; a crash may have come first."""

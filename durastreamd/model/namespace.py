@@ -359,8 +359,8 @@ class Namespace:
             stream = self.by_id[record.stream]
             stream.lsn = lsn
             if record.soft:
+                self._hide(stream)
                 stream.gone = True
-                self._lowest_below.clear()
                 return []
             return self._remove(stream)
         if isinstance(record, Mark):
@@ -385,15 +385,18 @@ class Namespace:
         self._show(stream)
 
     def _show(self, stream: Stream) -> None:
-        """Note what a stream shows from now on: its snapshot, and its bytes from its floor."""
+        """Note what a stream shows from now on: its snapshot, and its bytes from its floor.
+
+        One that was deleted shows nothing; it is kept for what its forks show.
+        """
         self._lowest_below.clear()
-        if (blob := stream.snapshot) is not None:
+        if (blob := stream.snapshot) is not None and not stream.gone:
             self._shown.setdefault(blob.owner, Counter())[blob] += 1
 
     def _hide(self, stream: Stream) -> None:
         """Take back what ``_show`` noted."""
         self._lowest_below.clear()
-        if (blob := stream.snapshot) is not None:
+        if (blob := stream.snapshot) is not None and not stream.gone:
             shown = self._shown[blob.owner]
             shown[blob] -= 1
             if not shown[blob]:

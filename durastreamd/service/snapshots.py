@@ -20,7 +20,7 @@ from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.proofs import BlobFile, Proofs
 from durastreamd.streams.registry import Streams
-from durastreamd.streams.ticket import PublishCommand
+from durastreamd.streams.ticket import PublishCommand, TouchCommand
 
 PIECE_BYTES = 256 * 1024
 WHOLE = "GET, HEAD, OPTIONS"
@@ -98,16 +98,18 @@ class Snapshots:
         if length is not None and length > limit:
             raise BodyTooLargeError(limit)
         kind = content_type_of(exchange.request.headers) or ct.DEFAULT
-        disk = self._streams.engine.disk
+        await self._announce(stream)
+        engine = self._streams.engine
         serial = secrets.randbits(63)
-        writer = BlobWriter(disk, stream.id, position, serial)
+        writer = BlobWriter(engine.disk, stream.id, position, serial)
+        engine.begin_upload(stream.id)
         try:
             await self._upload(exchange, writer, limit)
             await self._streams.blocking(writer.finish)
             blob = Snapshot(stream.id, position, serial, kind, writer.size, writer.sum)
             ticket = self._streams.post(stream.key, PublishCommand(blob))
         except BaseException:
-            writer.discard()  # nobody has been told of it
+            self._discard(stream, writer)  # nobody has been told of it
             found = self._streams.find(stream.key)
             if found is not stream:  # its directory may be gone, and the upload with it
                 raise _refusal(found if not isinstance(found, Stream) else oc.NotFound()) from None
@@ -116,13 +118,24 @@ class Snapshots:
         try:
             outcome = await ticket.outcome()
         except (WriteFailedError, StreamStoppedError):
-            writer.discard()
+            self._discard(stream, writer)
             raise
         if not isinstance(outcome, oc.SnapshotPublished):
-            writer.discard()
+            self._discard(stream, writer)
             raise _refusal(outcome)
+        engine.end_upload(stream.id)
         fields = [snapshot_offset(position), next_offset(stream.tail)]
         await exchange.respond(204, fields)
+
+    async def _announce(self, stream: Stream) -> None:
+        """Have the journal speak of the stream before there is a blob; see ``begin_upload``."""
+        outcome = await self._streams.ask(stream.key, TouchCommand())
+        if not isinstance(outcome, oc.Touched):
+            raise _refusal(outcome)
+
+    def _discard(self, stream: Stream, writer: BlobWriter) -> None:
+        writer.discard()
+        self._streams.engine.end_upload(stream.id, writer.path)
 
     async def _upload(self, exchange: Exchange, writer: BlobWriter, limit: int) -> None:
         """Write the body as it comes; appends go on meanwhile."""

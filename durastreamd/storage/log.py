@@ -23,6 +23,7 @@ orphan: a flush of an older version failed after writing it, and the segment rea
 """
 
 from bisect import bisect_right
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -253,12 +254,19 @@ def _cut_file(disk: Disk, path: str, length: int) -> None:
 
 
 def remove(disk: Disk, stream: int) -> None:
-    """Remove a stream's directory with all it holds; what is gone already is fine."""
+    """Remove a stream's directory with all it holds; what is gone already is fine.
+
+    A directory in it, or a file in its place, is not ours and stays.
+    """
     directory = fmt.stream_dir(stream)
-    for name in disk.names(directory):
-        disk.unlink(f"{directory}/{name}")
-    if disk.exists(directory):
-        disk.remove_directory(directory)
+    try:
+        for name in disk.names(directory):
+            with suppress(IsADirectoryError):
+                disk.unlink(f"{directory}/{name}")
+        if disk.exists(directory) and not disk.names(directory):
+            disk.remove_directory(directory)
+    except NotADirectoryError:
+        return
 
 
 def remove_below(disk: Disk, stream: int, active: int, position: int) -> None:

@@ -9,7 +9,7 @@ from durastreamd.errors import WriteFailedError
 from durastreamd.storage import format as fmt, log
 from tests.support.fault_disk import FaultDisk
 from tests.support.sim_disk import SimDisk
-from tests.support.world import World, dump, start
+from tests.support.world import World, dump, passed, start, unreferenced
 
 
 def test_a_checkpoint_leaves_an_empty_journal() -> None:
@@ -217,3 +217,94 @@ def test_a_directory_with_an_orphan_index_of_an_older_version_is_served() -> Non
     for _ in range(2):
         world.checkpoint()
         assert dump(world.engine) == expected
+
+
+def test_a_stream_deleted_during_a_checkpoint_is_gone_from_the_disk_after_a_kill() -> None:
+    """The commit had its row, not its removal; its bytes stayed for ever."""
+    world = World()
+    world.create("/a")
+    world.append("/a", b"secret to be erased")
+    world.checkpoint()
+    world.append("/a", b" soon")
+    deleted: list[object] = []
+
+    def between() -> None:
+        if not deleted:
+            deleted.append(world.delete("/a"))
+
+    original = cp._record
+
+    def record(*arguments: object) -> object:
+        between()
+        return original(*arguments)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cp, "_record", record)
+        patch.setattr(cp, "_remove_files", lambda *_: iter(()))
+        world.checkpoint()
+    assert deleted
+    assert unreferenced(world.engine, world.disk)
+    world.reopen()
+    assert unreferenced(world.engine, world.disk) == []
+
+
+def test_directories_of_streams_that_ended_go_when_the_directory_is_opened() -> None:
+    world = World()
+    for key in ("/a", "/b"):
+        world.create(key)
+        world.append(key, b"x")
+    world.checkpoint()
+    world.delete("/a")
+    world.checkpoint()
+    log.make_directories(world.disk, 1)  # as an older version left it
+    log._write(world.disk, fmt.segment_path(1, 0), [b"secret"], 0)
+    world.reopen()
+    assert unreferenced(world.engine, world.disk) == []
+    assert not world.disk.exists(fmt.stream_dir(1))
+
+
+def test_a_directory_of_a_stream_that_was_never_made_is_left_alone() -> None:
+    world = World()
+    log.make_directories(world.disk, 9)
+    log._write(world.disk, fmt.segment_path(9, 0), [b"somebody's"], 0)
+    world.reopen()
+    assert world.disk.read(fmt.segment_path(9, 0)) == b"somebody's"
+    world.create("/a")
+    assert world.engine.namespace.by_key["/a"].id == 10
+
+
+def test_a_blob_that_no_record_names_is_gone_after_a_kill() -> None:
+    world = World()
+    world.create("/a")
+    world.append("/a", b"xy")
+    world.checkpoint()
+    world._upload(world.engine.namespace.by_key["/a"], 2, b"never named")
+    for passing in (False, True):
+        if passing:  # the checkpoint takes the touch along; its commit speaks of the stream
+            world.checkpoint()
+        twin = SimDisk(world.disk.survivor().root)
+        assert unreferenced(world.engine, twin)
+        engine, _ = start(twin)
+        assert unreferenced(engine, twin) == []
+
+
+def test_a_failed_checkpoint_forgets_no_removal() -> None:
+    disk = FaultDisk()
+    world = World(disk)
+    world.create("/a")
+    world.create("/b")
+    for _ in range(6):
+        world.append("/a", b"x" * 100)
+        world.append("/b", b"y" * 100)
+    world.checkpoint()
+    world.publish("/a", 600, b"folded")
+    world.delete("/b")
+    disk.fail_at, disk.period, disk.fault, disk.only = 1, 1, errno.EIO, ("pwrite",)
+    with pytest.raises(WriteFailedError):
+        cp.run(cp.checkpoint(world.engine))
+    disk.fail_at = 0
+    world.append("/a", b"z" * 300)
+    for _ in range(2):
+        world.checkpoint()
+    assert passed(world.engine) == []
+    assert unreferenced(world.engine, disk) == []

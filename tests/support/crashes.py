@@ -13,7 +13,16 @@ from typing import NamedTuple
 from durastreamd.engine import checkpoint as cp
 from durastreamd.errors import DurastreamError
 from tests.support.sim_disk import SimDisk, crash_images
-from tests.support.world import CrashPoint, Dump, World, dump, random_step, start
+from tests.support.world import (
+    CrashPoint,
+    Dump,
+    World,
+    dump,
+    passed,
+    random_step,
+    start,
+    unreferenced,
+)
 
 
 class ViolationError(AssertionError):
@@ -61,6 +70,8 @@ def explore(point: CrashPoint, rng: random.Random, *, cap: int, deep: float) -> 
         check(found, point.legal, f"power cut at {where}")
         states += 1
         if rng.random() < deep:
+            states += _tidied(before.survivor(), rng, f"a power cut at {where}")
+        if rng.random() < deep:
             # What a power cut left is durable, so whatever follows finds the same.
             states += _crashes_inside(before, [found], rng, f"a power cut at {where}")
         if rng.random() < deep:
@@ -74,6 +85,8 @@ def explore(point: CrashPoint, rng: random.Random, *, cap: int, deep: float) -> 
     seen = recovered(survivor, f"kill at {where}")
     check(seen, point.legal, f"kill at {where}")
     states += 1
+    if rng.random() < 3 * deep:
+        states += _tidied(point.disk.survivor(), rng, f"a kill at {where}")
     if rng.random() < deep:
         # What was on its way at the kill may be lost as long as nobody was shown it.
         states += _crashes_inside(point.disk, point.legal, rng, f"a kill at {where}")
@@ -85,6 +98,19 @@ def explore(point: CrashPoint, rng: random.Random, *, cap: int, deep: float) -> 
         if rng.random() < deep / 2:
             states += _crashes_inside(before, [seen], rng, place)
     return states
+
+
+def _tidied(disk: SimDisk, rng: random.Random, after: str) -> int:
+    """I11: with the second checkpoint after a crash nothing is left that nothing refers to."""
+    engine, _ = start(disk)
+    engine.journal.rotate()
+    cp.run(cp.checkpoint(engine))
+    for held in (disk, next(iter(crash_images(disk, rng, cap=1)))):
+        left = [*unreferenced(engine, held), *passed(engine)]
+        if left:
+            message = f"{after}: left on the disk after two checkpoints: {left}"
+            raise ViolationError(message)
+    return 1
 
 
 def _crashes_inside(disk: SimDisk, legal: list[Dump], rng: random.Random, after: str) -> int:

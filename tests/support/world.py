@@ -8,18 +8,20 @@ state: everything a client could find out.
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
+from durastreamd.errors import WriteFailedError
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer, Record, Snapshot, Touch
 from durastreamd.model.stream_state import Detail, Stream, check_invariants
 from durastreamd.protocol.outcomes import Outcome
-from durastreamd.storage import format as fmt
+from durastreamd.storage import format as fmt, log
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import read_file
 from durastreamd.storage.format import StoredFrame
@@ -80,6 +82,32 @@ def dump(engine: Engine) -> Dump:
             data,
             ends,
         )
+    return found
+
+
+def unreferenced(engine: Engine, disk: SimDisk) -> list[str]:
+    """Return files of a disk that nothing of an engine's refers to: of ended streams, and blobs."""
+    space = engine.namespace
+    kept: set[str] = set()
+    for stream in space.by_id.values():
+        kept |= cp.blobs_kept(engine, stream)
+    found = []
+    for path in disk.files():
+        stream_id = fmt.stream_of(path)
+        if stream_id is not None:
+            orphan = stream_id not in space.by_id
+            found += [path] if orphan or (path.endswith(".snap") and path not in kept) else []
+    return found
+
+
+def passed(engine: Engine) -> list[str]:
+    """Return segments that retention has passed and that are still there."""
+    space = engine.namespace
+    found = []
+    for stream in space.by_id.values():
+        bases = log.bases(engine.disk, stream.id, engine.placements[stream.id].base)
+        lowest = space.retained_from(stream)
+        found += [fmt.segment_path(stream.id, a) for a, b in pairwise(bases) if b <= lowest]
     return found
 
 
@@ -198,16 +226,41 @@ class World:
 
     def publish(self, key: str, position: int, blob: bytes) -> Outcome:
         stream = self.engine.namespace.by_key[key]
-        self._serial += 1
-        writer = BlobWriter(self.disk, stream.id, position, self._serial)
-        writer.write(blob)
-        writer.finish()
+        writer = self._upload(stream, position, blob)
         place = (stream.id, position, self._serial)
         snapshot = Snapshot(*place, "text/plain", writer.size, writer.sum)
         outcome, record = self.engine.namespace.decide_publish(key, snapshot, self.now_ms)
-        if record:
-            self.commit([(record, b"")])
+        try:
+            if record:
+                self.commit([(record, b"")])
+        except WriteFailedError:
+            record = None
+            raise
+        finally:
+            self.engine.end_upload(stream.id, None if record else writer.path)
         return outcome
+
+    def _upload(self, stream: Stream, position: int, blob: bytes) -> BlobWriter:
+        self.touch(stream.key)
+        self._serial += 1
+        writer = BlobWriter(self.disk, stream.id, position, self._serial)
+        self.engine.begin_upload(stream.id)
+        try:
+            writer.write(blob)
+            writer.finish()
+        except WriteFailedError:
+            writer.discard()
+            self.engine.end_upload(stream.id, writer.path)
+            raise
+        return writer
+
+    def upload_in_vain(self, key: str, between: Callable[[], object]) -> None:
+        """Upload a snapshot that is given up at the last moment, whatever happens meanwhile."""
+        stream = self.engine.namespace.by_key[key]
+        writer = self._upload(stream, stream.tail, b"in vain")
+        between()
+        writer.discard()
+        self.engine.end_upload(stream.id, writer.path)
 
     def touch(self, key: str) -> None:
         stream = self.engine.namespace.by_key[key]
@@ -283,6 +336,7 @@ def random_step(world: World, rng: random.Random) -> Callable[[], object]:
             (2, lambda: world.delete(rng.choice(usable))),
             (2, lambda: _fork(world, rng, rng.choice(usable))),
             (1, lambda: _publish(world, rng, rng.choice(usable))),
+            (1, lambda: world.upload_in_vain(rng.choice(usable), lambda: _meanwhile(world, rng))),
             (1, lambda: world.touch(rng.choice(usable))),
         ]
     weights = [weight for weight, _ in choices]
