@@ -1,12 +1,16 @@
 """Which data directory a command works on, and in which way it may be opened."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from durastreamd.engine.options import EngineOptions
 from durastreamd.kit.command import CommandError
+from durastreamd.kit.console import Console
 from durastreamd.kit.status import NO_INPUT, USAGE
+from durastreamd.offline import opening
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 
@@ -42,6 +46,15 @@ def disk_of(args: argparse.Namespace) -> RealDisk:
 def options_of(args: argparse.Namespace) -> EngineOptions:
     """Return the engine's options: the configuration's, or the defaults."""
     return _settings(args.config).engine if args.config is not None else EngineOptions()
+
+
+@contextmanager
+def opened(args: argparse.Namespace, console: Console) -> Iterator[opening.Opened]:
+    """Lend the data directory that the arguments name, recovered in memory and left as it is."""
+    with opening.opened(disk_of(args), options_of(args), console.note) as found:
+        if found.running:
+            console.note("a daemon is running here; this is the data as of this moment")
+        yield found
 
 
 def _settings(file: str) -> "Config":

@@ -28,10 +28,10 @@ from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
+from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.overlay import OverlayDisk
-from durastreamd.storage.verify import verify_files
 from tests.support.daemon import Daemon
 from tests.support.world import NOW, TINY, Dump, World, dump, random_step, start
 
@@ -51,8 +51,8 @@ def looked_into(root: Path) -> Iterator[Engine]:
     engine, report = open_engine(overlay, TINY, lambda: b"", NOW)
     assert report.torn_bytes == 0
     assert not report.damaged
-    for stream in engine.namespace.by_id.values():
-        assert list(verify_files(engine.disk, stream.id, engine.placements[stream.id])) == []
+    seen = verify(engine.disk, Scope(deep=True), in_turn(engine.disk))
+    assert [str(finding) for finding in seen if not finding.harmless] == []
     try:
         yield engine
     finally:

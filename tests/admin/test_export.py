@@ -31,8 +31,8 @@ from durastreamd.errors import DurastreamError, SyncFailedError
 from durastreamd.kit.command import CommandError
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.protocol.outcomes import Duplicate, StaleEpoch
-from durastreamd.storage.verify import verify_files
 from tests.support.fault_disk import FAULTS, FaultDisk
 from tests.support.sim_disk import SimDisk, crash_images
 from tests.support.world import NOW, Dump, World, dump, random_step, start
@@ -82,8 +82,8 @@ def times(engine: Engine) -> dict[str, list[tuple[int, int]]]:
 
 
 def assert_verifies(engine: Engine) -> None:
-    for stream in engine.namespace.by_id.values():
-        assert list(verify_files(engine.disk, stream.id, engine.placements[stream.id])) == []
+    seen = verify(engine.disk, Scope(deep=True), in_turn(engine.disk))
+    assert [str(finding) for finding in seen if not finding.harmless] == []
 
 
 def random_world(seed: int, steps: int) -> World:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from durastreamd.admin import opening
+from durastreamd.admin import place
 from durastreamd.engine.opening import open_engine
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.console import Console
+from durastreamd.kit.status import FOUND, OK
+from durastreamd.offline import opening
+from durastreamd.offline.names import find_stream
 from durastreamd.storage.disk import RealDisk
 from tests.admin.harness import run, tree
 
@@ -67,6 +70,8 @@ def test_a_stream_is_found_by_name_url_and_id(original: Path, name: str) -> None
     (found,) = run("--data-dir", original, "info", name, "--json").records
     assert found["name"] == NAMES[name]
     assert run("--data-dir", original, "dump", name, "--limit", "1").status == 0
+    assert run("--data-dir", original, "verify", name).status in (OK, FOUND)
+    assert run("--data-dir", original, "reindex", name).status == OK
 
 
 @pytest.mark.parametrize("command", ["info", "cat", "dump"])
@@ -90,10 +95,10 @@ def _look(data: Path, tries: list[Exception | None], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(opening, "LOOK_AGAIN_S", 0)
     err = io.StringIO()
     args = argparse.Namespace(data_dir=str(data), config=None)
-    with opening.opened(args, Console(io.StringIO(), err)) as found:
-        opening.find_stream(found.namespace, "orders/1")
+    with place.opened(args, Console(io.StringIO(), err)) as found:
+        find_stream(found.namespace, "orders/1")
         with pytest.raises(CommandError):
-            opening.find_stream(found.namespace, "nothing")
+            find_stream(found.namespace, "nothing")
     return err.getvalue()
 
 

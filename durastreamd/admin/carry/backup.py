@@ -25,16 +25,14 @@ from durastreamd.admin.carry.manifest import (
 )
 from durastreamd.admin.carry.moment import Moment, lacking, moment_of, unverified
 from durastreamd.admin.carry.tree import FOLDERS, Tree, create_file
-from durastreamd.admin.opening import in_use, now_ms
 from durastreamd.admin.place import disk_of, options_of, root_of
-from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, IO_ERROR, LOCKED, NO_INPUT, OK, USAGE
+from durastreamd.offline.opening import in_use, now_ms, recovered
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import DIRECTORY_MODE, FILE_MODE, Disk, RealDisk
-from durastreamd.storage.overlay import OverlayDisk
 
 # Each moment copies what changed since the one before; a third is rarely needed.
 MOMENTS_MAX = 20
@@ -109,31 +107,19 @@ def take(
 
 def _rotten(disk: Disk, options: EngineOptions) -> list[str]:
     """Verify what was copied, byte by byte; return what fails."""
-    overlay = OverlayDisk(disk)
-    try:
-        engine, _ = open_engine(overlay, options, lambda: b"", now_ms())
-        found = list(unverified(engine))
-        engine.release()
-        return found
-    finally:
-        overlay.release_base()
+    with recovered(disk, options) as engine:
+        return list(unverified(engine))
 
 
 def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> tuple[list[str], int]:
     """Open what was copied, in memory; return what it lacks and how many streams it has."""
-    overlay = OverlayDisk(disk)
-    try:
-        engine, _ = open_engine(overlay, options, lambda: b"", now_ms())
+    with recovered(disk, options) as engine:
         hurt = [
             stream.damage
             for stream in engine.namespace.by_id.values()
             if stream.damage and stream.id not in moment.damaged
         ]
-        found = hurt + lacking(engine), len(engine.namespace.by_id)
-        engine.release()
-        return found
-    finally:
-        overlay.release_base()
+        return hurt + lacking(engine), len(engine.namespace.by_id)
 
 
 def _prepare_target(target: Path, root: Path) -> Manifest | None:

@@ -22,7 +22,7 @@ from durastreamd.admin.carry.items import (
     StreamItem,
 )
 from durastreamd.admin.carry.outgoing import Batch, Own, own, readable
-from durastreamd.admin.opening import Opened, find_stream, opened
+from durastreamd.admin.place import opened
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit.command import Command, CommandError
@@ -31,6 +31,8 @@ from durastreamd.kit.status import CORRUPT, IO_ERROR, NO_INPUT, OK, USAGE
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Detail, Stream
+from durastreamd.offline.names import find_stream
+from durastreamd.offline.opening import Opened
 from durastreamd.protocol.content_type import media_type
 from durastreamd.protocol.json_mode import SEPARATOR
 from durastreamd.protocol.offsets import mint

@@ -19,7 +19,6 @@ from durastreamd.admin.carry.items import ItemReader, Source
 from durastreamd.admin.carry.messages import Arrived, Lines, raw_batches
 from durastreamd.admin.carry.naming import key_of
 from durastreamd.admin.carry.staging import Staging, StreamWriter, Totals
-from durastreamd.admin.opening import now_ms
 from durastreamd.admin.place import options_of, root_of
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
@@ -29,6 +28,7 @@ from durastreamd.kit.status import NO_INPUT, OK, USAGE
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.opening import now_ms
 from durastreamd.protocol import content_type as ct
 from durastreamd.storage.disk import DIRECTORY_MODE, RealDisk
 

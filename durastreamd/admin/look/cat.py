@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterator
 
 from durastreamd.admin.look.ls import state_of
-from durastreamd.admin.opening import Opened, find_stream, look, opened
+from durastreamd.admin.place import opened, options_of
 from durastreamd.engine.view import View
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import NO_INPUT, OK, USAGE
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.names import find_stream
+from durastreamd.offline.opening import Opened, look
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.sse import needs_base64
 from durastreamd.storage.proofs import BlobFile
@@ -144,7 +146,7 @@ class _Source:
         """A checkpoint may have moved or removed a file since we looked."""
         if self._again is not None:
             self._again.release()
-        found = self._again = look(self._found.disk, self._args, self._console)
+        found = self._again = look(self._found.disk, options_of(self._args), self._console.note)
         stream = found.namespace.by_id.get(self._stream.id)
         if stream is None or position < stream.floor:
             text = f"the stream was deleted or cut short at {offsets.mint(position)} while read"

@@ -3,13 +3,15 @@
 import argparse
 
 from durastreamd.admin.look.cat import position_of
-from durastreamd.admin.opening import Opened, find_stream, opened
+from durastreamd.admin.place import opened
 from durastreamd.engine.view import View
 from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import NO_INPUT, OK, USAGE
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.names import find_stream
+from durastreamd.offline.opening import Opened
 from durastreamd.protocol import offsets
 from durastreamd.storage import format as fmt, log
 

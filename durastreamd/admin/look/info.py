@@ -4,7 +4,7 @@ import argparse
 from typing import NamedTuple
 
 from durastreamd.admin.look.ls import members as listed
-from durastreamd.admin.opening import Opened, find_stream, opened
+from durastreamd.admin.place import opened
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit import show
@@ -12,6 +12,8 @@ from durastreamd.kit.command import Command
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import OK
 from durastreamd.model.stream_state import Detail, Stream
+from durastreamd.offline.names import find_stream
+from durastreamd.offline.opening import Opened
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.disk import Disk

@@ -3,13 +3,14 @@
 import argparse
 from collections.abc import Callable, Iterator
 
-from durastreamd.admin.opening import Opened, opened
+from durastreamd.admin.place import opened
 from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import NO_INPUT, OK
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.opening import Opened
 from durastreamd.protocol.offsets import mint
 
 STATES = ("open", "closed", "expired", "damaged", "gone")

@@ -19,10 +19,11 @@ from durastreamd.admin.look.frames import (
     index_entries,
     journal_frames,
 )
-from durastreamd.admin.opening import in_use, keys_of, nearest
 from durastreamd.errors import DataDirectoryError
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.status import NO_INPUT
+from durastreamd.offline.names import id_of, keys_of, nearest
+from durastreamd.offline.opening import in_use
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.disk import RealDisk, read_file
 
@@ -127,8 +128,9 @@ class Directory:
         for key in keys_of(name):
             if key in ids:
                 return ids[key]
-        if _HEX_ID.fullmatch(name) and self.disk.exists(fmt.stream_dir(int(name, 16))):
-            return int(name, 16)
+        number = id_of(name)
+        if number and self.disk.exists(fmt.stream_dir(number)):
+            return number
         text = f"{name} is neither a file nor the name of a stream here{nearest(ids, name)}"
         raise CommandError(NO_INPUT, text)
 

@@ -8,13 +8,12 @@ at the same place is reported.
 import argparse
 import time
 
-from durastreamd.admin.opening import in_use
 from durastreamd.admin.place import disk_of, root_of
-from durastreamd.kit.command import Command, CommandError
+from durastreamd.kit.command import Command
 from durastreamd.kit.console import Console
-from durastreamd.kit.status import NO_INPUT
+from durastreamd.offline.opening import in_use
 from durastreamd.offline.repair.apply import mark_of
-from durastreamd.offline.verify.census import Census
+from durastreamd.offline.verify.census import stream_in
 from durastreamd.offline.verify.findings import Finding, status_of
 from durastreamd.offline.verify.verification import Examination, Runner, Scope, examine
 from durastreamd.offline.verify.workers import cores, running
@@ -55,7 +54,7 @@ def _verify(
     if args.streams:
         # A first look for the names alone: it reads no stream.
         census = examine(disk, Scope(live=live, only=frozenset()), run).census
-        only = frozenset(resolve(census, name) for name in args.streams)
+        only = frozenset(stream_in(census, name) for name in args.streams)
     scope = Scope(args.deep, live, only)
     seen = examine(disk, scope, run)
     live = live or in_use(disk)
@@ -75,20 +74,6 @@ def _settled(disk: RealDisk, seen: Examination, scope: Scope, run: Runner) -> li
         places = {finding.place for finding in seen.findings}
         still = [finding for finding in still if finding.place in places]
     return still + foreign
-
-
-def resolve(census: Census, name: str) -> int:
-    """Return the id of the stream a user means."""
-    for key in (name, f"/{name}"):
-        if key in census.names and census.names[key] in census.streams:
-            return census.names[key]
-    try:
-        number = int(name, 16)
-    except ValueError:
-        number = 0
-    if number in census.streams:
-        return number
-    raise CommandError(NO_INPUT, f"there is no stream {name}; `dsadmin ls` lists those there are")
 
 
 def report(findings: list[Finding], console: Console) -> None:

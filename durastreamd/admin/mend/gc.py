@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from durastreamd.admin.mend.repair import confirm
-from durastreamd.admin.opening import in_use
 from durastreamd.admin.place import disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, LOCKED, OK
+from durastreamd.offline.opening import in_use
 from durastreamd.offline.repair.apply import Repair, mark_of
 from durastreamd.offline.verify.verification import Examination, Scope, examine, in_turn, orphans
 from durastreamd.storage import format as fmt

@@ -8,14 +8,14 @@ import os
 import shlex
 import sys
 
-from durastreamd.admin.look.verify import resolve
-from durastreamd.admin.opening import in_use
 from durastreamd.admin.place import disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, FOUND, LOCKED, OK, USAGE
+from durastreamd.offline.opening import in_use
 from durastreamd.offline.repair.apply import Repair, mark_of
 from durastreamd.offline.repair.plan import Plan, make_plan
+from durastreamd.offline.verify.census import stream_in
 from durastreamd.offline.verify.findings import status_of
 from durastreamd.offline.verify.verification import Examination, Scope, examine
 from durastreamd.offline.verify.workers import cores, running
@@ -98,7 +98,7 @@ def _reindex_plan(disk: RealDisk, args: argparse.Namespace, console: Console) ->
     seen = _examine(args, console)
     names = seen.census.names
     faulty = [f.stream for f in seen.findings if f.path.endswith(".idx") and not f.harmless]
-    wanted = {resolve(seen.census, name) for name in args.streams}
+    wanted = {stream_in(seen.census, name) for name in args.streams}
     if not args.streams:
         wanted = {names[key] for key in faulty if key in names}
     if not wanted:

@@ -9,6 +9,7 @@ from collections import Counter
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Append, BucketChange, Create, Delete, Mark, Publish, Touch
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.names import stream_named
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import advance, begin, record_of
 from durastreamd.offline.verify.scan import Head
@@ -61,6 +62,11 @@ def take_census(found: Survey) -> Census:
             _fold(census, head, next_id, known_from)
     _check_names(census, found)
     return census
+
+
+def stream_in(census: Census, name: str) -> int:
+    """Return the id of the stream a user means."""
+    return stream_named({s.key: s for s in census.streams.values()}, census.streams, name).id
 
 
 def _report(census: Census, head: Head, kind: str, detail: str, key: str = "") -> None:

@@ -18,13 +18,14 @@ from durastreamd.kit.command import Command
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, OK
 from durastreamd.model.stream_state import Stream
-from durastreamd.spark.directory import Opened, disk_at, with_directory
+from durastreamd.offline.opening import Opened, disk_at, with_directory
+from durastreamd.offline.verify.findings import Finding
+from durastreamd.offline.verify.segments import SegmentTask, check_segment
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.segments.source import name_of
 from durastreamd.storage import catalog, datadir, format as fmt, log
 from durastreamd.storage.blobs import BlobCheck
 from durastreamd.storage.disk import RealDisk
-from durastreamd.storage.verify import Finding, verify_files
 
 PIECE_BYTES = 4 * 1024 * 1024
 TASK_BYTES = 32 * 1024 * 1024
@@ -47,30 +48,31 @@ class Part(NamedTuple):
         return fmt.segment_path(self.stream, self.place.base)
 
 
-class _OneSegment(RealDisk):
-    """A disk on which every stream has one segment alone."""
-
-    def __init__(self, root: str, base: int) -> None:
-        super().__init__(root)
-        self._only = (f"{base:016d}.log", f"{base:016d}.idx")
-
-    def names(self, path: str) -> list[str]:
-        """See Disk."""
-        return [name for name in super().names(path) if name in self._only]
-
-
 def findings(root: str, part: Part) -> Iterator[Finding]:
     """Verify one part; runs in an executor."""
+    disk = disk_at(root)
     try:
         if part.blob is None:
-            disk = _OneSegment(root, part.place.base)
-            yield from verify_files(disk, part.stream, part.place)
+            yield from _check_segment(disk, part)
         else:
-            _check_blob(disk_at(root), part)
+            _check_blob(disk, part)
     except FileNotFoundError:
         yield Finding(part.path, 0, "missing", "the file is not there")
     except CorruptDataError as exc:
         yield Finding(exc.file, exc.position, "snapshot", exc.reason)
+
+
+def _check_segment(disk: RealDisk, part: Part) -> Iterator[Finding]:
+    place = part.place
+    # A server may be writing: what lies past the lengths is its work.
+    lengths = (place.index_bytes, place.segment_bytes)
+    task = SegmentTask(part.stream, place.base, "", *lengths, deep=True, live=True)
+    report = check_segment(disk, task)
+    yield from report.findings
+    if not report.findings and report.end != place.flushed:
+        path = fmt.index_path(part.stream, place.base)
+        detail = f"its records end at {report.end}, the next one begins at {place.flushed}"
+        yield Finding(path, place.index_bytes, "short", detail)
 
 
 def _check_blob(disk: RealDisk, part: Part) -> None:
@@ -202,7 +204,16 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         "bytes": size,
         "seconds": round(seconds, 3),
         "torn_bytes": audit.torn_bytes,
-        "findings": [{"stream": name, **finding._asdict()} for name, finding in found],
+        "findings": [
+            {
+                "stream": name,
+                "path": f.path,
+                "position": f.position,
+                "kind": f.kind,
+                "detail": f.detail,
+            }
+            for name, f in found
+        ],
     }
     console.summary(text, members)
     return CORRUPT if found else OK

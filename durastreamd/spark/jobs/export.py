@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import OK, USAGE
-from durastreamd.spark.directory import Opened, disk_at, with_directory
+from durastreamd.offline.opening import Opened, disk_at, with_directory
 from durastreamd.spark.jobs import files
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options

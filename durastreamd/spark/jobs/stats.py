@@ -22,8 +22,8 @@ from durastreamd.kit.console import Console
 from durastreamd.kit.status import NO_INPUT, OK
 from durastreamd.model.records import APPEND, CREATE
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.opening import Opened, with_directory
 from durastreamd.spark.arrow import RecordBatch
-from durastreamd.spark.directory import Opened, with_directory
 from durastreamd.spark.jobs import plot
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options

@@ -15,14 +15,31 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError, SyncFailedError
-from durastreamd.spark.directory import Level, Opened
+from durastreamd.model.stream_state import Stream
+from durastreamd.offline.opening import Opened
 from durastreamd.storage import format as fmt, journal, log
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.index import HEADER_BYTES, IndexReader
 
 # No sealed index is so long; a task reads to the end of the file.
 WHOLE_INDEX = 2**62
+
+
+class Level(NamedTuple):
+    """A run of a stream's bytes and whose files they are in: a fork begins in its source's."""
+
+    owner: int
+    low: int
+    high: int
+
+
+def levels_of(engine: Engine, stream: Stream) -> list[Level]:
+    """Return whose files hold a stream's bytes, in the order of position."""
+    parts = engine.namespace.lineage.parts(stream)
+    levels = [Level(holder.id, low, high) for holder, low, high in parts if low < high]
+    return levels[::-1]
 
 
 class Extent(NamedTuple):
@@ -74,7 +91,7 @@ def pieces_of(found: Opened, ranges: list[ByteRange], piece_bytes: int) -> list[
             low, high = max(wanted.low, level.low), min(wanted.high, level.high)
             if low >= high:
                 continue
-            place = found.placements.get(level.owner)
+            place = found.stored.get(level.owner)
             filed = min(place.flushed, high) if place is not None else low
             if place is not None and low < filed:
                 extent = Extent(wanted.name, level.owner, wanted.json, low, filed)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from durastreamd.errors import CorruptDataError
+from durastreamd.offline.opening import disk_at
 from durastreamd.spark.arrow import RecordBatch
-from durastreamd.spark.directory import disk_at
 from durastreamd.spark.errors import ContentError
 from durastreamd.spark.segments.plan import Extent, Journalled, Piece, segments_at
 from durastreamd.storage import datadir, format as fmt, journal

@@ -18,12 +18,12 @@ from pyspark.sql.types import BinaryType, StructType
 from durastreamd.engine.view import View
 from durastreamd.errors import StreamDamagedError
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.opening import Opened, disk_at, with_directory
 from durastreamd.protocol import offsets
-from durastreamd.spark.directory import Opened, disk_at, levels_of, streams_of, with_directory
 from durastreamd.spark.errors import OptionError
 from durastreamd.spark.http.places import is_textual
 from durastreamd.spark.options import SegmentOptions, names_of, parse, pattern_of
-from durastreamd.spark.segments.plan import ByteRange, Piece, gathered, pieces_of
+from durastreamd.spark.segments.plan import ByteRange, Piece, gathered, levels_of, pieces_of
 from durastreamd.storage import datadir
 
 # --- planning ---
@@ -62,7 +62,7 @@ def chosen(found: Opened, options: SegmentOptions) -> Iterator[tuple[str, Stream
         raise OptionError(reason)
     missing = dict.fromkeys(names_of(options))
     pattern = pattern_of(options)
-    for stream in streams_of(found):
+    for stream in _there(found):
         name = name_of(stream.key, options.bucket)
         if name is None:
             continue
@@ -207,3 +207,10 @@ class SegmentSource(DataSource):
     def reader(self, schema: StructType) -> SegmentReader:
         """Return the reader of a batch query."""
         return SegmentReader(schema, parse(SegmentOptions, self.options))
+
+
+def _there(found: Opened) -> Iterator[Stream]:
+    """Yield the streams that are there to be read, in the order of their names."""
+    for stream in found.namespace.by_key.values():
+        if not stream.gone and not stream.expired(found.now_ms):
+            yield stream
