@@ -13,7 +13,7 @@ from durastreamd.protocol.names import Resource, place_of
 from durastreamd.service.access.gate import Gate, GateCounts, Permit
 from durastreamd.service.access.guard import SAFE, Guard
 from durastreamd.service.access.options import AccessOptions
-from durastreamd.service.access.visitors import Page, Visitors
+from durastreamd.service.access.visitors import Visitors
 from durastreamd.service.answers import Answer
 from durastreamd.service.failures import Failure, problem_of, rendered
 from durastreamd.service.operating.access_log import AccessLog
@@ -36,10 +36,6 @@ class Admission:
         self.guard = guard or Guard()
         self.access_log = access_log or AccessLog()
         self.counts = GateCounts()
-
-    def greet(self, request: Request) -> Page | None:
-        """Return what a page's answers need beside the common headers, None for who is no page."""
-        return self.visitors.admit(request)
 
     def admit(self, request: Request) -> tuple[Resource, Permit | None]:
         """Return the place that is asked for, and the right to go there, or raise the problem.

@@ -125,7 +125,7 @@ class App:
 
     async def _route(self, exchange: Exchange) -> None:
         request, admission = exchange.request, self.admission
-        page = admission.greet(request)
+        page = admission.visitors.admit(request)
         if page is not None:
             exchange.common = page.common
         if request.method == "OPTIONS":
@@ -149,10 +149,10 @@ class App:
             place = place_of(path)
         except ProblemError:
             return False  # said on the ordinary way, to those who may know
-        if place.part or place.is_bucket or not writes.is_short(body):
+        if place.part or place.is_bucket or len(body) > self._limits.writes.parse_inline_bytes:
             return False
         page: Page | None = None
-        begun = writes.begin()
+        begun = self._counts.begin_append()
 
         def told(result: Outcome | Exception) -> None:
             try:
@@ -170,7 +170,7 @@ class App:
             reply(status, headers if page is None else [*headers, *page.fields], content)
 
         try:
-            page = admission.greet(request)
+            page = admission.visitors.admit(request)
             admission.admit(request)
             ticket = writes.post(request, place.key, body)
         except FAILURES as exc:

@@ -55,18 +55,10 @@ class Writes:
         command = await self._judged(head.content_type, body, job)
         return self.appended(await self._stored(key, command), begun)
 
-    def is_short(self, body: Data) -> bool:
-        """Tell whether a body can be judged on the spot, JSON or not."""
-        return len(body) <= self._limits.writes.parse_inline_bytes
-
     def post(self, request: Request, key: str, body: bytes) -> Ticket:
         """POST of a short body that is here already; the ticket gets the outcome."""
         command = append_command(append_head(request), body, self._limits.writes)
         return self._streams.post(key, command)
-
-    def begin(self) -> float:
-        """Note that an append has come."""
-        return self._counts.begin_append()
 
     def appended(self, outcome: Outcome, begun: float) -> Answer:
         """Note what became of an append, and answer it."""
@@ -88,7 +80,8 @@ class Writes:
 
     async def _judged(self, content_type: str | None, body: Data, job: Callable[[], T]) -> T:
         """Return what is made of a body; where that takes long, a thread makes it."""
-        if self.is_short(body) or content_type is None or not ct.is_json(content_type):
+        short = len(body) <= self._limits.writes.parse_inline_bytes
+        if short or content_type is None or not ct.is_json(content_type):
             return job()
         return await self._streams.blocking(job)
 
