@@ -1,6 +1,7 @@
 """Which data directory a command works on, and in which way it may be opened."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,3 +63,15 @@ def _settings(file: str) -> "Config":
     from durastreamd.config import load
 
     return load(file, [])
+
+
+def confirm(args: argparse.Namespace, what: str) -> None:
+    """Have the operator type YES, unless --yes was said."""
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(USAGE, "nobody is there to ask: say --yes, too")
+    sys.stderr.write(f"dsadmin: type YES to {what}: ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() != "YES":
+        raise CommandError(USAGE, "nothing was changed")

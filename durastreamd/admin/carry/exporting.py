@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from durastreamd.admin.carry.items import (
+    FORMATS,
     VERSION,
     End,
     ForkOf,
@@ -39,7 +40,6 @@ from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobCheck
 
-FORMATS = ("ndjson", "raw", "cbor")
 PIECE_BYTES = 1024 * 1024
 OWNER_ONLY = 0o600
 

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from durastreamd.admin.carry.exporting import FORMATS
 from durastreamd.admin.carry.incoming import Incoming
-from durastreamd.admin.carry.items import ItemReader, Source
+from durastreamd.admin.carry.items import FORMATS, ItemReader, Source
 from durastreamd.admin.carry.messages import Arrived, Lines, raw_batches
 from durastreamd.admin.carry.naming import key_of
 from durastreamd.admin.carry.staging import Staging, StreamWriter, Totals

@@ -32,6 +32,8 @@ _ITEM_FIXED = (0x82, 0x1B, 0xD8, 0x18, 0x5A)
 # Far above any batch a server takes; a length beyond it is damage, not data.
 BODY_BYTES_MAX = 2**30
 
+FORMATS = ("ndjson", "raw", "cbor")  # that export writes and import reads
+
 
 class Source(Protocol):
     """A file to be imported."""

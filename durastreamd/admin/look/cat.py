@@ -5,7 +5,7 @@ import base64
 import json
 from collections.abc import Iterator
 
-from durastreamd.admin.look.ls import state_of
+from durastreamd.admin.look.streams import position_of, state_of
 from durastreamd.admin.place import opened, options_of
 from durastreamd.engine.view import View
 from durastreamd.errors import CorruptDataError
@@ -64,21 +64,6 @@ def _run(args: argparse.Namespace, console: Console) -> int:
 
 
 # --- where ---
-
-
-def position_of(token: str, stream: Stream) -> int:
-    """Return the position of an offset: a token, ``-1``, ``now``, or a number of bytes."""
-    if token == offsets.NOW:
-        return stream.tail
-    if token == offsets.START:
-        return 0
-    if token.isascii() and token.isdigit() and len(token) <= offsets.DIGITS:
-        return int(token)
-    position = offsets.parse(token)
-    if position is None:
-        text = f"{token} is not an offset: sixteen digits, -1 for the start, or now for the end"
-        raise CommandError(USAGE, text)
-    return position
 
 
 def _range(

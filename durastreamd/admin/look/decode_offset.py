@@ -2,7 +2,7 @@
 
 import argparse
 
-from durastreamd.admin.look.cat import position_of
+from durastreamd.admin.look.streams import position_of
 from durastreamd.admin.place import opened
 from durastreamd.engine.view import View
 from durastreamd.kit import show

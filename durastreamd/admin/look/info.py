@@ -3,7 +3,7 @@
 import argparse
 from typing import NamedTuple
 
-from durastreamd.admin.look.ls import members as listed
+from durastreamd.admin.look.streams import members as listed
 from durastreamd.admin.place import opened
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterator
 
+from durastreamd.admin.look.streams import members, state_of
 from durastreamd.admin.place import opened
 from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
@@ -11,7 +12,6 @@ from durastreamd.kit.status import NO_INPUT, OK
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.opening import Opened
-from durastreamd.protocol.offsets import mint
 
 STATES = ("open", "closed", "expired", "damaged", "gone")
 
@@ -34,17 +34,6 @@ _BUCKETS = (show.Column("BUCKET"), show.Column("STREAMS", number=True), show.Col
 
 # The states of a stream that ask for attention.
 _STYLES = {"damaged": "bold red", "expired": "yellow", "gone": "yellow", "closed": "dim"}
-
-
-def state_of(stream: Stream, now_ms: int) -> str:
-    """Return the one word for how a stream is; what asks for attention comes first."""
-    if stream.damage:
-        return "damaged"
-    if stream.gone:
-        return "gone"
-    if stream.expired(now_ms):
-        return "expired"
-    return "closed" if stream.closed else "open"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,25 +103,6 @@ def _row(stream: Stream, now_ms: int, *, short: bool) -> list[str]:
         else show.moment(stream.written_ms),
         show.name(stream.content_type).replace(" ", ""),
     ]
-
-
-def members(stream: Stream, found: Opened) -> dict[str, object]:
-    """Return a stream as JSON has it."""
-    deadline = stream.deadline_ms()
-    return {
-        "name": stream.key,
-        "id": f"{stream.id:016x}",
-        "state": state_of(stream, found.now_ms),
-        "content_type": stream.content_type,
-        "bytes": stream.tail - stream.floor,
-        "messages": stream.messages,
-        "first_offset": mint(stream.floor),
-        "next_offset": mint(stream.tail),
-        "closed": stream.closed,
-        "created": show.moment(stream.created_ms),
-        "written": show.moment(stream.written_ms),
-        "expires": show.moment(deadline) if deadline is not None else None,
-    }
 
 
 def _list_buckets(found: Opened, args: argparse.Namespace, console: Console) -> None:

@@ -9,8 +9,7 @@ import argparse
 import time
 from pathlib import Path
 
-from durastreamd.admin.mend.repair import confirm
-from durastreamd.admin.place import disk_of, root_of
+from durastreamd.admin.place import confirm, disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, LOCKED, OK

@@ -6,9 +6,8 @@ The plan names every offset that is lost before anything is touched. Holds the s
 import argparse
 import os
 import shlex
-import sys
 
-from durastreamd.admin.place import disk_of, root_of
+from durastreamd.admin.place import confirm, disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, FOUND, LOCKED, OK, USAGE
@@ -150,18 +149,6 @@ def _refuse_in_use(disk: RealDisk, args: argparse.Namespace) -> None:
 def _examine(args: argparse.Namespace, console: Console) -> Examination:
     with running(str(root_of(args)), cores(), console, "verify") as run:
         return examine(disk_of(args), Scope(deep=True), run)
-
-
-def confirm(args: argparse.Namespace, what: str) -> None:
-    """Have the operator type YES, unless --yes was said."""
-    if args.yes:
-        return
-    if not sys.stdin.isatty():
-        raise CommandError(USAGE, "nobody is there to ask: say --yes, too")
-    sys.stderr.write(f"dsadmin: type YES to {what}: ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip() != "YES":
-        raise CommandError(USAGE, "nothing was changed")
 
 
 def _tell(plan: Plan, console: Console) -> None:
