@@ -77,7 +77,11 @@ async def serve(plan: Launch) -> None:
             if opened is None:
                 return
             try:
-                await Daemon(plan, opened).run(signals)
+                daemon = Daemon(plan, opened)
+                try:
+                    await daemon.run(signals)
+                finally:
+                    daemon.server.release()
             finally:
                 opened.engine.release()
     finally:

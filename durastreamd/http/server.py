@@ -112,8 +112,12 @@ class Server:
                 background.cancel_scope.cancel()
         finally:
             self._context = None
-            for listener in self._listeners:
-                listener.release()
+            self.release()
+
+    def release(self) -> None:
+        """Stop listening; for its owner, where serving did not begin."""
+        for listener in self._listeners:
+            listener.release()
 
     def reconfigure(self, handler: Handler, common_headers: Headers) -> None:
         """Serve requests that begin from now on by this handler, with these headers."""
