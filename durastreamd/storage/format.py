@@ -35,7 +35,6 @@ CATALOG_MAGIC = b"DSCATAL1"
 # A header longer than this is damage, not data: the largest real one is an append of a few
 # thousand messages or the state of a stream with all its producers.
 HEADER_BYTES_MAX = 16 * 1024 * 1024
-PAYLOAD_BYTES_MAX = 2**40
 
 # --- journal ---
 # magic, version, directory uuid, file number, first lsn, lsn durable by then, checksum

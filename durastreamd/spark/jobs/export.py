@@ -32,7 +32,6 @@ from durastreamd.spark.segments.source import chosen
 from durastreamd.storage import datadir
 
 OFFSETS = "offsets.json"
-POLL_S = 0.2
 
 
 class Done(NamedTuple):
