@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from durastreamd.errors import CorruptDataError, LongReadError
+from durastreamd.errors import ColdReadError, CorruptDataError, LongReadError
 from durastreamd.model.records import Append, Create, Record, RecordPlace, parse
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
@@ -167,6 +167,8 @@ class View:
     def _segments(self, level: Level) -> list[int]:
         found = self._bases.get(level.stream)
         if found is None:
+            if not self.wait:
+                raise ColdReadError  # a directory waits for the disk, and grows with the stream
             # A segment that began after this view was made is not part of it.
             with faults_of(fmt.stream_dir(level.stream)):
                 found = log.bases(self._disk, level.stream, level.placement.base)

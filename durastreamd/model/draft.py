@@ -154,6 +154,11 @@ class Draft:
         return None
 
     @property
+    def size(self) -> int:
+        """Return how many bytes were accepted."""
+        return self._size
+
+    @property
     def empty(self) -> bool:
         """Tell whether nothing was accepted."""
         return not (self._parts or self._closes or self._producers)

@@ -38,7 +38,7 @@ from durastreamd.errors import (
     StreamDamagedError,
     StreamStoppedError,
 )
-from durastreamd.model.draft import AppendCommand, Draft
+from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Record, Touch
 from durastreamd.model.stream_state import Detail, Stream
@@ -53,6 +53,10 @@ from durastreamd.streams.ticket import (
     Ticket,
     TouchCommand,
 )
+
+# The parts of a draft are joined in one copy on the event loop, a millisecond or two for so many. A
+# larger append is a draft of its own and is not copied.
+DRAFT_BYTES_MAX = 4 * 1024 * 1024
 
 Blocking = Callable[[Callable[[], Detail]], Awaitable[Detail]]
 
@@ -97,7 +101,7 @@ class Actor:
         """
         if self._waiting or self._batch or self._in_flight:
             self._let_wait(ticket)
-        elif self._has_room and isinstance(ticket.command, AppendCommand):
+        elif isinstance(ticket.command, AppendCommand) and self._has_room(ticket.command):
             assert self._draft is not None
             self._join(self._draft, ticket)
         elif self._draft is not None or self._must_load(ticket.command):
@@ -114,10 +118,14 @@ class Actor:
         self._send.send_nowait(ticket)
         self._waiting += 1
 
-    @property
-    def _has_room(self) -> bool:
+    def _has_room(self, command: AppendCommand) -> bool:
         """Tell whether a draft is open that takes one more; it is bounded as the mailbox is."""
-        return self._draft is not None and len(self._answers) < self._mailbox_max
+        draft = self._draft
+        return (
+            draft is not None
+            and len(self._answers) < self._mailbox_max
+            and draft.size + _bytes_of(command) <= DRAFT_BYTES_MAX
+        )
 
     @property
     def idle(self) -> bool:
@@ -179,9 +187,7 @@ class Actor:
             await self._land()
             if self._must_load(self._batch[0].command) and not await self._load():
                 continue
-            run = 0
-            while run < len(self._batch) and isinstance(self._batch[run].command, AppendCommand):
-                run += 1
+            run = self._run_length()
             tickets, self._batch = self._batch[: run or 1], self._batch[run or 1 :]
             if run:
                 self._append(tickets)
@@ -189,6 +195,17 @@ class Actor:
                 self._decide_one(tickets[0])
 
     # --- appends ---
+
+    def _run_length(self) -> int:
+        """Return how many tickets at the head of the batch are appends that fit one draft."""
+        size = 0
+        for run, ticket in enumerate(self._batch):
+            if not isinstance(ticket.command, AppendCommand):
+                return run
+            size += _bytes_of(ticket.command)
+            if run and size > DRAFT_BYTES_MAX:
+                return run
+        return len(self._batch)
 
     def _must_load(self, command: Command) -> bool:
         """Tell whether the detail must come from disk before a command can be decided."""
@@ -325,3 +342,8 @@ class Actor:
             return stream, None
         time_ms = max(now_ms, stream.accessed_ms)
         return Touched(), Touch(stream.id, stream.tail, time_ms, stream.messages)
+
+
+def _bytes_of(command: AppendCommand) -> int:
+    payload = command.payload
+    return len(payload.data) if isinstance(payload, Payload) else 0

@@ -15,7 +15,10 @@ from durastreamd.errors import (
     SyncFailedError,
     WriteFailedError,
 )
+from durastreamd.model.draft import Draft
 from durastreamd.model.namespace import CreateCommand
+from durastreamd.model.records import Append
+from durastreamd.protocol import Data
 from durastreamd.protocol.outcomes import (
     AlreadyClosed,
     Appended,
@@ -29,6 +32,7 @@ from durastreamd.protocol.outcomes import (
     StreamClosed,
 )
 from durastreamd.storage.disk import RealDisk
+from durastreamd.streams import actor
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, append
@@ -91,6 +95,36 @@ async def test_appends_join_an_open_draft(autojump_clock: Clock) -> None:
         assert tails(await outcomes_of(tickets)) == [1, 2, 3]
         assert bench.streams.committer.records == records + 2
         assert bench.content("/s") == b"abc"
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["joining", "waiting"])
+async def test_a_draft_is_no_longer_than_what_one_turn_may_copy(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, *, waits: bool
+) -> None:
+    monkeypatch.setattr(actor, "DRAFT_BYTES_MAX", 10)
+    taken: list[int] = []
+    record = Draft.record
+
+    def noted(draft: Draft, now_ms: int) -> tuple[Append, Data]:
+        taken.append(draft.size)
+        return record(draft, now_ms)
+
+    monkeypatch.setattr(Draft, "record", noted)
+    bench = Bench()
+    async with bench.running():
+        await bench.make("/s")
+        await bench.make("/other")
+        await bench.hold()
+        bench.streams.post("/s" if waits else "/other", append(b"-"))
+        await wait_all_tasks_blocked()
+        bodies = [b"aaaa", b"bbbb", b"cccc", b"d" * 30, b"e", b"f"]
+        tickets = [bench.streams.post("/s", append(body)) for body in bodies]
+        await wait_all_tasks_blocked()
+        bench.writer.release()
+        assert len(tails(await outcomes_of(tickets))) == len(bodies)
+        assert bench.content("/s") == b"-" * waits + b"".join(bodies)
+        # As many together as fit; what is longer than a draft is one by itself.
+        assert taken == [1, 8, 4, 30, 2]
 
 
 async def test_tickets_that_come_in_flight_are_the_next_batch(autojump_clock: Clock) -> None:
