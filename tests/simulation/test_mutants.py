@@ -5,6 +5,7 @@ guard that is not needed; both want looking into.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import cbor2
@@ -23,6 +24,7 @@ from durastreamd.storage import (
     recovery,
 )
 from tests.support.crashes import ViolationError, hunt
+from tests.support.failures import hunt_failures
 from tests.support.sim_disk import SimDisk
 
 Patch = pytest.MonkeyPatch
@@ -180,7 +182,82 @@ def replay_of_what_the_rows_include(patch: Patch) -> None:
     patch.setattr(opening._Opening, "_applies", lambda self, record, stream, lsn, commit: True)
 
 
+def ended_streams_left_out_of_the_rows(patch: Patch) -> None:
+    """Older rows of streams that ended during a checkpoint stand, without what came between."""
+    original = cp._record
+
+    def record(engine: Engine, cut: Any, rows: list[Any]) -> Iterator[Any]:
+        removed, engine.removed = engine.removed, {}
+        steps = original(engine, cut, rows)
+        job = next(steps)
+        engine.removed = removed
+        result = yield job
+        with suppress(StopIteration):
+            while True:
+                result = yield steps.send(result)
+
+    patch.setattr(cp, "_record", record)
+
+
+def removals_left_out_of_the_commit(patch: Patch) -> None:
+    """Files of streams that ended during a checkpoint stay for ever after a kill."""
+    original = cp.removals_of
+
+    def removals_of(engine: Engine, cut: Any) -> list[str]:
+        removed, engine.removed = engine.removed, {}
+        trimmed, engine.trimmed = engine.trimmed, {}
+        found = original(engine, cut)
+        engine.removed, engine.trimmed = removed, trimmed
+        return found
+
+    patch.setattr(cp, "removals_of", removals_of)
+    patch.setattr(opening._Opening, "_find_orphans", lambda self: None)
+
+
+def uploads_nobody_looks_for(patch: Patch) -> None:
+    patch.setattr(Engine, "begin_upload", lambda self, stream: self.uploads.update({stream: 1}))
+    patch.setattr(opening, "Touch", records.Mark)
+
+
+def recovery_builds_on_what_was_not_synced(patch: Patch) -> None:
+    patch.setattr(opening, "sync_file", lambda disk, path: None)
+    cases = tuple(case for case in recovery.CASES if case.label not in "DK")
+    refused = recovery.Case("D", "yyn----", recovery.Decision.REFUSE)
+    patch.setattr(recovery, "CASES", (*cases, refused))
+
+
+def successes_beside_a_failure_forgotten(patch: Patch) -> None:
+    original = cp._flush_jobs
+
+    def flush_jobs(disk: Any, jobs: list[log.FlushJob]) -> list[Any]:
+        done = original(disk, jobs)
+        failed = next((each for each in done if isinstance(each, DurastreamError)), None)
+        return done if failed is None else [failed] * len(done)
+
+    patch.setattr(cp, "_flush_jobs", flush_jobs)
+    patch.setattr(log, "orphan_indexes", lambda *_: [])  # readers go around what it leaves
+
+
+def a_failed_checkpoint_forgets_its_marks(patch: Patch) -> None:
+    patch.setattr(cp, "_give_back", lambda engine, cut: None)
+
+
+def a_failed_checkpoint_forgets_what_is_trimmed(patch: Patch) -> None:
+    original = cp._give_back
+    patch.setattr(cp, "_give_back", lambda engine, cut: original(engine, cut._replace(trimmed=[])))
+
+
+FAILING_MUTANTS: tuple[Mutant, ...] = (
+    successes_beside_a_failure_forgotten,
+    a_failed_checkpoint_forgets_its_marks,
+    a_failed_checkpoint_forgets_what_is_trimmed,
+)
+
 MUTANTS: tuple[Mutant, ...] = (
+    ended_streams_left_out_of_the_rows,
+    removals_left_out_of_the_commit,
+    uploads_nobody_looks_for,
+    recovery_builds_on_what_was_not_synced,
     no_journal_sync,
     acknowledged_before_the_sync,
     no_directory_sync_for_the_journal,
@@ -207,6 +284,15 @@ def test_seeded_bug_is_caught(mutant: Mutant, monkeypatch: Patch) -> None:
     with pytest.raises((ViolationError, DurastreamError, AssertionError, KeyError, OSError)):
         for seed in range(40):
             hunt(seed, steps=30, cap=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", FAILING_MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_seeded_bug_is_caught_where_the_disk_fails(mutant: Mutant, monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((ViolationError, DurastreamError, AssertionError, KeyError, OSError)):
+        for seed in range(200):
+            hunt_failures(seed, steps=40)
 
 
 def test_the_unbroken_engine_passes_what_catches_the_mutants() -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
 from durastreamd.errors import DurastreamError
+from durastreamd.storage import format as fmt
 from tests.support.sim_disk import SimDisk, crash_images
 from tests.support.world import (
     CrashPoint,
@@ -41,6 +42,9 @@ def recovered(disk: SimDisk, where: str) -> Dump:
     try:
         engine, _ = start(disk)
         found = dump(engine)
+        # No crash makes a record unusable; one that was set aside was built on a missing one.
+        aside = [name for name in disk.names(fmt.QUARANTINE_DIR) if name.endswith(".frames")]
+        assert not aside, f"records were set aside: {aside}"
     except (DurastreamError, AssertionError, OSError, KeyError, ValueError) as exc:
         message = f"{where}: recovery failed: {exc!r}"
         raise ViolationError(message) from exc

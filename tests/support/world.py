@@ -8,6 +8,7 @@ state: everything a client could find out.
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.errors import WriteFailedError
+from durastreamd.errors import CorruptDataError, WriteFailedError
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer, Record, Snapshot, Touch
@@ -151,6 +152,10 @@ class World:
             self.points.append(CrashPoint(disk, name, self._history[acked : end + 1]))
         return result
 
+    def look(self) -> Dump:
+        """Return the state as it is now."""
+        return dump(self.engine)
+
     def commit(self, records: list[tuple[Record, bytes | memoryview]]) -> None:
         """Make records durable and apply them, noting the state after each."""
         engine = self.engine
@@ -158,7 +163,7 @@ class World:
 
         def applied(record: Record, frame: StoredFrame) -> list[Stream]:
             ended = original(record, frame)
-            self._history.append(dump(engine))
+            self._history.append(self.look())
             return ended
 
         engine.applied = applied  # type: ignore[method-assign]
@@ -284,7 +289,11 @@ class World:
             job = next(steps)
             while True:
                 between()
-                result = job()
+                try:
+                    result = cp.attempt(job)
+                except WriteFailedError as exc:
+                    job = steps.throw(exc)
+                    continue
                 between()
                 job = steps.send(result)
         except StopIteration:
@@ -344,9 +353,14 @@ def random_step(world: World, rng: random.Random) -> Callable[[], object]:
 
 
 def _meanwhile(world: World, rng: random.Random) -> None:
-    """Something small that may happen between two steps of a checkpoint."""
+    """Something small that may happen between two steps of a checkpoint; it may be refused."""
     if rng.random() < 0.5:
         return
+    with suppress(WriteFailedError, CorruptDataError, OSError):
+        _something(world, rng)
+
+
+def _something(world: World, rng: random.Random) -> None:
     space = world.engine.namespace
     usable = [key for key in space.by_key if isinstance(space.find(key, world.now_ms), Stream)]
     open_ones = [key for key in usable if not space.by_key[key].closed]
