@@ -70,7 +70,7 @@ def confirm(args: argparse.Namespace, what: str) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError(USAGE, "nobody is there to ask: say --yes, too")
+        raise CommandError(USAGE, "there is no terminal to confirm on; add --yes")
     sys.stderr.write(f"dsadmin: type YES to {what}: ")
     sys.stderr.flush()
     if sys.stdin.readline().strip() != "YES":

@@ -125,7 +125,7 @@ def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> tuple[list[s
 def _prepare_target(target: Path, root: Path) -> Manifest | None:
     """Refuse a place that is not for a backup of this directory; return the backup it has."""
     if target == root or root in target.parents or target in root.parents:
-        text = f"a backup inside the data directory, or around it, is none: {target}"
+        text = f"{target} is inside the data directory or holds it; name a place outside"
         raise CommandError(USAGE, text)
     if target.is_mount():
         text = f"{target} is a mount point, which cannot be renamed; name a directory inside it"

@@ -128,7 +128,7 @@ def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Co
 
 def _undo(disk: RealDisk, args: argparse.Namespace, console: Console) -> int:
     if not args.apply:
-        text = "--undo takes a repair back at once; say --apply, too"
+        text = "--undo changes files at once; add --apply to confirm"
         raise CommandError(USAGE, text)
     confirm(args, f"take {args.undo} back")
     with Repair(disk) as repair:
