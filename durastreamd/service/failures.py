@@ -10,6 +10,7 @@ from durastreamd.errors import (
     OverloadedError,
     StreamDamagedError,
     StreamStoppedError,
+    SyncFailedError,
     WriteFailedError,
 )
 from durastreamd.http.exchange import Request
@@ -41,7 +42,7 @@ def problem_of(exc: Failure, request: Request) -> ProblemError:
         )
     if isinstance(exc, OverloadedError):
         return _busy(f"{_sentence(exc)} Come back in a moment.")
-    if isinstance(exc, StreamStoppedError):
+    if isinstance(exc, StreamStoppedError | SyncFailedError):
         return _busy("The server is going down; nothing was stored. Come back in a moment.")
     if isinstance(exc, OutcomeUnknownError):
         return _unknown(request)

@@ -21,6 +21,7 @@ from durastreamd.errors import (
     OverloadedError,
     StorageError,
     StreamStoppedError,
+    SyncFailedError,
     WriteFailedError,
 )
 from durastreamd.model.records import Append, Create, Delete, Record, Touch
@@ -186,7 +187,18 @@ class Streams:
         self._nursery.start_soon(actor.run, name=f"stream {actor.key}")
 
     async def blocking(self, job: Callable[[], T]) -> T:
-        """Run a job that touches the disk, off the event loop where there are threads."""
+        """Run a job that touches the disk, off the event loop where there are threads.
+
+        A sync that fails in it ends the server, whoever asked for it: no later sync would tell.
+        """
+        try:
+            return await self._off_the_loop(job)
+        except SyncFailedError as exc:
+            if self._nursery is not None:
+                self._nursery.start_soon(_raise, exc)
+            raise
+
+    async def _off_the_loop(self, job: Callable[[], T]) -> T:
         if self._threads:
             return await trio.to_thread.run_sync(job)
         await trio.lowlevel.checkpoint()
@@ -333,7 +345,7 @@ class Streams:
         try:
             while True:
                 try:
-                    result = await self.blocking(partial(cp.attempt, job))
+                    result = await self._off_the_loop(partial(cp.attempt, job))
                 except WriteFailedError as exc:
                     job = steps.throw(exc)
                 else:
@@ -369,3 +381,7 @@ class Streams:
         for key in [key for key, actor in self._actors.items() if actor.used_at < oldest]:
             if self._actors[key].idle:
                 self._actors.pop(key).retire()
+
+
+async def _raise(exc: Exception) -> None:
+    raise exc

@@ -5,7 +5,12 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from durastreamd.engine.options import EngineOptions
-from durastreamd.errors import DurastreamError, OverloadedError, StreamStoppedError
+from durastreamd.errors import (
+    DurastreamError,
+    OverloadedError,
+    StreamStoppedError,
+    SyncFailedError,
+)
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Snapshot
 from durastreamd.protocol.outcomes import (
@@ -338,3 +343,23 @@ async def test_post_while_stopping_is_refused(autojump_clock: Clock) -> None:
         with pytest.raises(StreamStoppedError):
             await ticket.outcome()
     assert len(tickets) == 1
+
+
+async def test_a_failed_sync_ends_the_server_whoever_asked(
+    autojump_clock: MockClock,
+) -> None:
+    bench = Bench()
+    met: list[Exception] = []
+
+    def sync() -> None:
+        reason = "fsync failed: Input/output error"
+        raise SyncFailedError(reason)
+
+    with pytest.RaisesGroup(SyncFailedError, flatten_subgroups=True):
+        async with bench.running():
+            try:
+                await bench.streams.blocking(sync)  # a snapshot's, say
+            except SyncFailedError as exc:
+                met.append(exc)
+            await trio.sleep_forever()
+    assert len(met) == 1
