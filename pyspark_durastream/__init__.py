@@ -1,5 +1,5 @@
 """Found by Spark through its name: the format ``durastream``."""
 
-from durastreamd.spark.http.format import DurastreamSource as DefaultSource
+from durastreamd.spark.server.format import DurastreamSource as DefaultSource
 
 __all__ = ["DefaultSource"]

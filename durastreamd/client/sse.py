@@ -9,7 +9,7 @@ from durastreamd.client.client import Body
 from durastreamd.client.errors import AnswerError
 
 
-class Event(NamedTuple):
+class ServerEvent(NamedTuple):
     """One event: its name, and its lines of data joined."""
 
     name: str
@@ -25,7 +25,7 @@ class Delivery(NamedTuple):
     cursor: str = ""
 
 
-def events(lines: Iterable[bytes]) -> Iterator[Event]:
+def events(lines: Iterable[bytes]) -> Iterator[ServerEvent]:
     """Yield the events of an answer; one that is cut short is left out."""
     name = ""
     data: list[bytes] = []
@@ -33,7 +33,7 @@ def events(lines: Iterable[bytes]) -> Iterator[Event]:
         line = line.rstrip(b"\r\n")
         if not line:
             if name or data:
-                yield Event(name, b"\n".join(data))
+                yield ServerEvent(name, b"\n".join(data))
             name, data = "", []
             continue
         field, _, value = line.partition(b":")

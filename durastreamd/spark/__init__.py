@@ -4,7 +4,7 @@
 session that starts fast and finds its Python, ``tasks`` says what a task of a sink knows of itself,
 ``arrow`` what is used of pyarrow, ``cli`` is ``dspipeline``.
 
-``http`` is the format ``durastream``: ``format`` is what Spark looks up; ``places`` asks a server
+``server`` is the format ``durastream``: ``format`` is what Spark looks up; ``places`` asks a server
 which streams there are and how far they go, ``offsets`` writes places into Spark's checkpoint,
 ``planning`` decides in the driver what a batch reads, ``source`` reads it in tasks, ``rows`` makes
 messages and record batches of the bytes; ``sink`` appends, exactly once.
@@ -15,4 +15,7 @@ of those, without a loop over messages.
 
 ``jobs`` are the commands of ``dspipeline``, one module each; ``job`` and ``source`` are what they
 share, ``files`` is where ``export`` writes, ``plot`` draws for ``stats``.
+
+Under spark-submit this directory is the first where Python looks for modules, so nothing in it may
+have the name of one of Python's own.
 """

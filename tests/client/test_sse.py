@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from durastreamd.client import AnswerError, Client, ClientSettings, Delivery, deliveries
-from durastreamd.client.sse import Event, events
+from durastreamd.client.sse import ServerEvent, events
 from durastreamd.protocol import sse
 from tests.support.plain_server import Scripted, plain_server
 
@@ -25,14 +25,14 @@ def delivered(body: bytes, headers: dict[str, str], bytes_max: int = 10_000) -> 
 def test_fields_are_read_as_the_standard_has_it() -> None:
     lines = [b": a comment\n", b"event: data\r\n", b"data: one\n", b"data:  two\n", b"id: 7\n"]
     lines += [b"\n", b"\n", b"data\n", b"\n", b"event:cut\n", b"data:short\n"]
-    assert list(events(lines)) == [Event("data", b"one\n two"), Event("", b"")]
+    assert list(events(lines)) == [ServerEvent("data", b"one\n two"), ServerEvent("", b"")]
 
 
 @given(st.text(st.characters(exclude_characters="\r")).filter(bool))
 def test_text_that_the_server_sends_comes_back(text: str) -> None:
     wire = sse.data_event(TEXT, text.encode())
     (found,) = events(wire.splitlines(keepends=True))
-    assert found == Event("data", text.encode())
+    assert found == ServerEvent("data", text.encode())
 
 
 def test_bytes_come_with_the_offset_behind_them() -> None:

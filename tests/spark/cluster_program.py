@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 def whereabouts(numbers: Iterable[int]) -> Iterator[tuple[str, str]]:
     """Tell who runs this: the executor's directory, and where the package came from."""
-    source = importlib.import_module("durastreamd.spark.http.source")
+    source = importlib.import_module("durastreamd.spark.server.source")
     yield os.getcwd(), str(source.__file__)
     time.sleep(1)  # so that nobody is quick enough to take all tasks
     yield from ()

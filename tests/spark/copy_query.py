@@ -15,9 +15,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from durastreamd.spark.arrow import RecordBatch
-from durastreamd.spark.http.format import DurastreamSource
-from durastreamd.spark.http.sink import StreamSinkWriter, Written
 from durastreamd.spark.options import SinkOptions, parse
+from durastreamd.spark.server.format import DurastreamSource
+from durastreamd.spark.server.sink import StreamSinkWriter, Written
 from durastreamd.spark.session import build_session
 from durastreamd.spark.tasks import BATCH_PROPERTY
 

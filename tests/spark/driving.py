@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from durastreamd.client import client as client_module
-from durastreamd.spark.http.offsets import initial
-from durastreamd.spark.http.planning import Slice
-from durastreamd.spark.http.source import BatchReader, StreamReader, schema_of
 from durastreamd.spark.options import SourceOptions, parse
+from durastreamd.spark.server.offsets import initial
+from durastreamd.spark.server.planning import Slice
+from durastreamd.spark.server.source import BatchReader, StreamReader, schema_of
 from tests.support.daemon import Daemon
 
 JSON = {"Content-Type": "application/json"}

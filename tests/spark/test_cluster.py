@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.spark.cluster import Cluster
 from tests.spark.driving import Hand
-from tests.support.daemon import ROOT
+from tests.support.daemon import ROOT, Daemon
+
+JSON = {"Content-Type": "application/json"}
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system]
 
@@ -29,12 +32,14 @@ def test_a_cluster_reads_and_writes_with_what_was_shipped(
     assert sorted(found) == list(range(3000))
 
 
-def test_a_job_runs_there_as_it_does_alone(cluster: Cluster, hand: Hand, name: str) -> None:
-    hand.make(f"{name}/audited", list(range(3000)))
-    hand.server.restart()  # so that the stream is in files of its own, not in the journal alone
-    job = ROOT / "durastreamd" / "spark" / "cli.py"
-    data = str(hand.server.home / "data")
-    output = cluster.submit(job, "--json", "audit", "--data-dir", data)
+def test_a_job_runs_there_as_it_does_alone(cluster: Cluster, tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        body = json.dumps(list(range(3000)))
+        made = httpx.put(daemon.stream("audited"), content=body, headers=JSON)
+        assert made.status_code == 201
+        daemon.restart()  # so that the stream is in files of its own, not in the journal alone
+        job = ROOT / "durastreamd" / "spark" / "cli.py"
+        output = cluster.submit(job, "--json", "audit", "--data-dir", str(tmp_path / "data"))
     told = json.loads(output.strip().splitlines()[-1])
     assert told["findings"] == []
-    assert told["streams"] >= 1
+    assert (told["streams"], told["segments"]) == (1, 1)

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, INTERRUPTED, NO_INPUT, OK, USAGE
 from durastreamd.spark import cli
-from durastreamd.spark.http.places import StreamInfo
 from durastreamd.spark.jobs import export
 from durastreamd.spark.jobs.compact import Compaction
+from durastreamd.spark.server.places import StreamInfo
 from tests.spark.directories import Directory
 from tests.spark.test_segments import ITEMS, flip
 from tests.support.daemon import Daemon

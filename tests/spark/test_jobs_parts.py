@@ -105,6 +105,11 @@ def test_without_spark_it_says_what_to_install(missing: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (UNAVAILABLE, "", told)
 
 
+def test_nothing_hides_a_module_of_python_under_spark_submit() -> None:
+    home = Path(cli.__file__).parent
+    assert {path.stem for path in home.iterdir()} & sys.stdlib_module_names == set()
+
+
 # --- audit ---
 
 
@@ -157,8 +162,8 @@ def test_a_damaged_snapshot_is_found(directory: Directory) -> None:
 
 
 def test_tasks_share_the_bytes_out() -> None:
-    def part(size: int) -> audit.Part:
-        return audit.Part("a", 1, placement_at(0), size)
+    def part(size: int) -> audit.AuditPart:
+        return audit.AuditPart("a", 1, placement_at(0), size)
 
     tasks = audit.tasks_of([part(size) for size in (1, 50, 60, 2, 40)], 60)
     assert [[p.size for p in task] for task in tasks] == [[60], [50], [40, 2, 1]]

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from durastreamd.spark.errors import CheckpointError
-from durastreamd.spark.http.offsets import Begin, Cut, Offset, StreamPlace, initial, ranges, shares
+from durastreamd.spark.server.offsets import (
+    Begin,
+    Cut,
+    Offset,
+    StreamPlace,
+    initial,
+    ranges,
+    shares,
+)
 
 NUMBERS = st.integers(0, 10**12)
 TOLD = st.builds(StreamPlace, st.text(min_size=1), NUMBERS, NUMBERS)

@@ -17,16 +17,16 @@ from durastreamd.client import UnreachableError
 from durastreamd.spark import tasks
 from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.errors import OptionError, SinkError
-from durastreamd.spark.http import sink
-from durastreamd.spark.http.format import DurastreamSource
-from durastreamd.spark.http.sink import (
+from durastreamd.spark.options import SinkOptions, parse
+from durastreamd.spark.server import sink
+from durastreamd.spark.server.format import DurastreamSource
+from durastreamd.spark.server.sink import (
     BatchSinkWriter,
     SinkProducer,
     StreamSinkWriter,
     WriteTask,
     Written,
 )
-from durastreamd.spark.options import SinkOptions, parse
 from tests.spark.driving import BINARY, TEXT, Hand, batch_values
 from tests.support.daemon import Daemon
 from tests.support.plain_server import Scripted, plain_server

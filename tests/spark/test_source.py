@@ -19,10 +19,10 @@ from pyspark.sql.types import (
 
 from durastreamd.client import CutShortError, UnreachableError, client as client_module
 from durastreamd.spark.errors import ContentError, DataLossError, OptionError
-from durastreamd.spark.http.offsets import initial
-from durastreamd.spark.http.planning import Slice
-from durastreamd.spark.http.source import StreamReader, schema_of
 from durastreamd.spark.options import SourceOptions, parse
+from durastreamd.spark.server.offsets import initial
+from durastreamd.spark.server.planning import Slice
+from durastreamd.spark.server.source import StreamReader, schema_of
 from tests.spark.driving import (
     BINARY,
     TEXT,

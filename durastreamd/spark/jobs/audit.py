@@ -31,7 +31,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 TASK_BYTES = 32 * 1024 * 1024
 
 
-class Part(NamedTuple):
+class AuditPart(NamedTuple):
     """A segment with its index, or a snapshot's blob: what one call of the verifier looks at."""
 
     name: str
@@ -48,7 +48,7 @@ class Part(NamedTuple):
         return fmt.segment_path(self.stream, self.place.base)
 
 
-def findings(root: str, part: Part) -> Iterator[Finding]:
+def findings(root: str, part: AuditPart) -> Iterator[Finding]:
     """Verify one part; runs in an executor."""
     disk = disk_at(root)
     try:
@@ -62,7 +62,7 @@ def findings(root: str, part: Part) -> Iterator[Finding]:
         yield Finding(exc.file, exc.position, "snapshot", exc.reason)
 
 
-def _check_segment(disk: RealDisk, part: Part) -> Iterator[Finding]:
+def _check_segment(disk: RealDisk, part: AuditPart) -> Iterator[Finding]:
     place = part.place
     # A server may be writing: what lies past the lengths is its work.
     lengths = (place.index_bytes, place.segment_bytes)
@@ -75,7 +75,7 @@ def _check_segment(disk: RealDisk, part: Part) -> Iterator[Finding]:
         yield Finding(path, place.index_bytes, "short", detail)
 
 
-def _check_blob(disk: RealDisk, part: Part) -> None:
+def _check_blob(disk: RealDisk, part: AuditPart) -> None:
     assert part.blob is not None
     position, _, total = part.blob
     handle = disk.open(part.path)
@@ -96,7 +96,7 @@ def _check_blob(disk: RealDisk, part: Part) -> None:
 class Audit(NamedTuple):
     """What is to be looked at, and what opening the directory has found already."""
 
-    parts: list[Part]
+    parts: list[AuditPart]
     streams: int
     found: list[tuple[str, Finding]]
     torn_bytes: int
@@ -110,7 +110,7 @@ def plan(root: str) -> Audit:
 def _plan(found: Opened) -> Audit:
     loaded = catalog.load(found.disk, found.engine.uuid)
     rows = [row for row in cp.keyed(loaded.rows).values() if row[0] == cp.STREAM]
-    parts: list[Part] = []
+    parts: list[AuditPart] = []
     already = []
     for row in rows:
         stream = Stream.from_row(row[1])  # type: ignore[arg-type]  # CBOR is untyped
@@ -128,7 +128,7 @@ def _name(stream: Stream) -> str:
     return name_of(stream.key) or stream.key
 
 
-def _parts(found: Opened, stream: Stream, place: log.Placement) -> Iterator[Part]:
+def _parts(found: Opened, stream: Stream, place: log.Placement) -> Iterator[AuditPart]:
     name = _name(stream)
     bases = log.bases(found.disk, stream.id, place.base)
     if place.made and place.base not in bases:
@@ -136,10 +136,10 @@ def _parts(found: Opened, stream: Stream, place: log.Placement) -> Iterator[Part
     for base, following in pairwise([*bases, place.flushed]) if place.made else ():
         sealed = log.Placement(base, following - base, _size(found, stream, base), 0, made=True)
         this = place if base == place.base else sealed
-        yield Part(name, stream.id, this, this.segment_bytes + this.index_bytes)
+        yield AuditPart(name, stream.id, this, this.segment_bytes + this.index_bytes)
     blob = stream.snapshot
     if blob is not None and blob.owner == stream.id:
-        yield Part(name, stream.id, place, blob.size, (blob.position, blob.serial, blob.sum))
+        yield AuditPart(name, stream.id, place, blob.size, (blob.position, blob.serial, blob.sum))
 
 
 def _size(found: Opened, stream: Stream, base: int) -> int:
@@ -153,9 +153,9 @@ def _size(found: Opened, stream: Stream, base: int) -> int:
         found.disk.release(handle)
 
 
-def tasks_of(parts: list[Part], task_bytes: int = TASK_BYTES) -> list[list[Part]]:
+def tasks_of(parts: list[AuditPart], task_bytes: int = TASK_BYTES) -> list[list[AuditPart]]:
     """Share parts out; the largest first, so that no core is left with one of them at the end."""
-    tasks: list[list[Part]] = []
+    tasks: list[list[AuditPart]] = []
     size = task_bytes
     for part in sorted(parts, key=lambda part: -part.size):
         if size + part.size > task_bytes or len(tasks[-1]) >= 1000:
@@ -219,7 +219,7 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     return CORRUPT if found else OK
 
 
-def _verify(root: str, batches: Iterable[list[Part]]) -> Iterator[tuple[str, Finding]]:
+def _verify(root: str, batches: Iterable[list[AuditPart]]) -> Iterator[tuple[str, Finding]]:
     for parts in batches:
         for part in parts:
             yield from ((part.name, finding) for finding in findings(root, part))

@@ -28,10 +28,10 @@ from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, NO_INPUT, OK, USAGE
 from durastreamd.protocol.content_type import JSON, is_json
 from durastreamd.spark.errors import FoldError
-from durastreamd.spark.http.places import ServerStreams, StreamInfo
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_options
 from durastreamd.spark.options import SourceOptions, parse
+from durastreamd.spark.server.places import ServerStreams, StreamInfo
 
 Fold = Callable[[object, object], object]
 FOLDED = "key STRING, state STRING"

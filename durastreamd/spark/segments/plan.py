@@ -27,7 +27,7 @@ from durastreamd.storage.index import HEADER_BYTES, IndexReader
 WHOLE_INDEX = 2**62
 
 
-class Level(NamedTuple):
+class OwnedRun(NamedTuple):
     """A run of a stream's bytes and whose files they are in: a fork begins in its source's."""
 
     owner: int
@@ -35,10 +35,10 @@ class Level(NamedTuple):
     high: int
 
 
-def levels_of(engine: Engine, stream: Stream) -> list[Level]:
+def levels_of(engine: Engine, stream: Stream) -> list[OwnedRun]:
     """Return whose files hold a stream's bytes, in the order of position."""
     parts = engine.namespace.lineage.parts(stream)
-    levels = [Level(holder.id, low, high) for holder, low, high in parts if low < high]
+    levels = [OwnedRun(holder.id, low, high) for holder, low, high in parts if low < high]
     return levels[::-1]
 
 
@@ -74,7 +74,7 @@ class ByteRange(NamedTuple):
     json: bool
     low: int
     high: int
-    levels: list[Level]
+    levels: list[OwnedRun]
 
 
 def size_of(piece: Piece) -> int:

@@ -21,9 +21,9 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.offline.opening import Opened, disk_at, with_directory
 from durastreamd.protocol import offsets
 from durastreamd.spark.errors import OptionError
-from durastreamd.spark.http.places import is_textual
 from durastreamd.spark.options import SegmentOptions, names_of, parse, pattern_of
 from durastreamd.spark.segments.plan import ByteRange, Piece, gathered, levels_of, pieces_of
+from durastreamd.spark.server.places import is_textual
 from durastreamd.storage import datadir
 
 # --- planning ---

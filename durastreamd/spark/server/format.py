@@ -13,8 +13,8 @@ from durastreamd.spark.errors import OptionError
 from durastreamd.spark.options import SinkOptions, SourceOptions, parse
 
 if TYPE_CHECKING:
-    from durastreamd.spark.http.sink import BatchSinkWriter, StreamSinkWriter
-    from durastreamd.spark.http.source import BatchReader, StreamReader
+    from durastreamd.spark.server.sink import BatchSinkWriter, StreamSinkWriter
+    from durastreamd.spark.server.source import BatchReader, StreamReader
 
 
 class DurastreamSource(DataSource):
@@ -27,25 +27,25 @@ class DurastreamSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the source."""
-        from durastreamd.spark.http.source import schema_of
+        from durastreamd.spark.server.source import schema_of
 
         return schema_of(parse(SourceOptions, self.options))
 
     def reader(self, schema: StructType) -> "BatchReader":
         """Return what reads for a batch query."""
-        from durastreamd.spark.http.source import BatchReader
+        from durastreamd.spark.server.source import BatchReader
 
         return BatchReader(parse(SourceOptions, self.options), schema)
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802
         """Return what reads for a streaming query."""
-        from durastreamd.spark.http.source import StreamReader
+        from durastreamd.spark.server.source import StreamReader
 
         return StreamReader(parse(SourceOptions, self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchSinkWriter":  # noqa: FBT001
         """Return what writes for a batch job."""
-        from durastreamd.spark.http.sink import BatchSinkWriter
+        from durastreamd.spark.server.sink import BatchSinkWriter
 
         if overwrite:
             message = "Streams only grow: write with mode('append')."
@@ -55,7 +55,7 @@ class DurastreamSource(DataSource):
     # Spark passes both by keyword, so the names are fixed.
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamSinkWriter":  # noqa: FBT001, N802
         """Return what writes for a streaming query."""
-        from durastreamd.spark.http.sink import StreamSinkWriter
+        from durastreamd.spark.server.sink import StreamSinkWriter
 
         if overwrite:
             message = "Streams only grow: use outputMode append or update, not complete."

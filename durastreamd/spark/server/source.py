@@ -39,12 +39,12 @@ from durastreamd.client import (
 )
 from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.errors import ContentError, DataLossError, OptionError
-from durastreamd.spark.http import offsets
-from durastreamd.spark.http.offsets import Cut, Offset
-from durastreamd.spark.http.places import ServerStreams, is_textual
-from durastreamd.spark.http.planning import Bounds, Planner, Slice
-from durastreamd.spark.http.rows import ACCEPT, FRAMED, LINES, Batches, framed, lines, split_lines
 from durastreamd.spark.options import SourceOptions
+from durastreamd.spark.server import offsets
+from durastreamd.spark.server.offsets import Cut, Offset
+from durastreamd.spark.server.places import ServerStreams, is_textual
+from durastreamd.spark.server.planning import Bounds, Planner, Slice
+from durastreamd.spark.server.rows import ACCEPT, FRAMED, LINES, Batches, framed, lines, split_lines
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from itertools import pairwise
 from pyspark.sql.datasource import InputPartition
 
 from durastreamd.spark.errors import ContentError, DataLossError, OptionError
-from durastreamd.spark.http.offsets import Begin, Cut, MessageRange, Offset, StreamPlace, shares
-from durastreamd.spark.http.places import Listed, ServerStreams, StreamInfo, is_textual
 from durastreamd.spark.options import SourceOptions, places
+from durastreamd.spark.server.offsets import Begin, Cut, MessageRange, Offset, StreamPlace, shares
+from durastreamd.spark.server.places import Listed, ServerStreams, StreamInfo, is_textual
 
 logger = logging.getLogger(__name__)
 
