@@ -13,7 +13,8 @@ from functools import cache
 import pytest
 
 from durastreamd.engine.opening import open_engine
-from durastreamd.errors import StorageError, SyncFailedError, WriteFailedError
+from durastreamd.errors import CorruptDataError, StorageError, SyncFailedError, WriteFailedError
+from tests.support.failures import FailingWorld
 from tests.support.fault_disk import FAULTS, SHORT, FaultDisk
 from tests.support.world import NOW, TINY, Dump, World, dump, start
 
@@ -69,8 +70,8 @@ class Attempt:
     """The scenario on a disk that fails at one operation, and again after each ``period``."""
 
     def __init__(self, fail_at: int, fault: int | str, *, period: int = 0) -> None:
-        self.disk = FaultDisk()
-        self.world = World(self.disk)
+        self.world = FailingWorld()
+        self.disk = self.world.disk
         self.disk.calls = 0
         self.disk.fail_at, self.disk.fault, self.disk.period = fail_at, fault, period
 
@@ -83,8 +84,8 @@ class Attempt:
             world._history, world._acked = [self._before(number)], 0
             try:
                 operation()
-            except WriteFailedError:
-                # Refused and cut back: nothing of it may be there.
+            except (WriteFailedError, CorruptDataError):
+                # Refused and cut back, or a file could not be read: nothing of it may be there.
                 assert dump_quietly(self.disk, world) == world._history[-1]
                 refused.add(number)
             except (SyncFailedError, OSError):
