@@ -398,6 +398,8 @@ class RealDisk:
                 if exc.errno in unsupported:
                     return
                 os.close(handle)
+                if exc.errno == errno.EIO:
+                    raise  # of the disk; it says nothing about the directory
                 reason = f"{self._root} cannot be locked: {exc.strerror}"
                 raise DataDirectoryError(reason) from exc
             else:

@@ -121,3 +121,14 @@ def test_of_servers_started_at_once_on_a_new_directory_one_serves(tmp_path: Path
             server.wait()
             if server.stdout is not None:
                 server.stdout.close()
+
+
+def test_an_error_of_the_disk_under_the_lock_is_the_disks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(_handle: int, _how: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match="Input/output error"):
+        opened(RealDisk(str(tmp_path)))

@@ -123,7 +123,7 @@ class CrashPoint(NamedTuple):
 class World:
     """One engine and its history."""
 
-    def __init__(self, disk: SimDisk | None = None) -> None:
+    def __init__(self, disk: SimDisk | None = None, *, serial: int = 0) -> None:
         self.disk = disk or SimDisk()
         self.engine, _ = start(self.disk, create=True)
         self.now_ms = NOW
@@ -131,7 +131,7 @@ class World:
         self._history: list[Dump] = []  # the states of this step, in order
         self._acked = 0  # how many of them are acknowledged, less one
         self._committing = False
-        self._serial = 0
+        self._serial = serial  # of snapshots; a server draws them by lot
 
     def step(self, operation: Callable[[], object], *, keep: bool = True) -> object:
         """Do one operation, keeping the disk at each of its crash points."""
