@@ -1,6 +1,7 @@
 """Turns that the connection's task sleeps through look to the client like any other."""
 
 import math
+import os
 
 import pytest
 import trio
@@ -298,3 +299,24 @@ def test_any_delivery_gives_the_same_answers_in_order(
         assert got == expected
 
     trio.run(run, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_client_that_ends_with_its_last_request_is_let_go(
+    autojump_clock: Clock, *, at_once: bool
+) -> None:
+    quick = Quick(at_once=at_once)
+    async with running(echo, quick=quick) as harness:
+        client = harness.connect()
+        await client.ask(post("/first"))
+        await wait_all_tasks_blocked()
+        begun = trio.current_time()
+        os.write(client.sock.fileno(), post("/last"))
+        client.sock.shutdown(trio.socket.SHUT_WR)  # before the server had a turn
+        await wait_all_tasks_blocked()
+        if not at_once:
+            quick.answer()
+        assert (await client.response()).body == b"POST /last 1.1 x"
+        assert await client.rest() == b""
+        assert trio.current_time() - begun < IDLE_S, "nobody waited for the idle time to pass"
+    assert quick.taken == ["/last"]

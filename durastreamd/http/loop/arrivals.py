@@ -48,10 +48,13 @@ class Arrivals:
         try:
             while True:
                 await wait_readable(self._epoll.fileno())
-                for fileno, _ in self._epoll.poll(0, _AT_ONCE_MAX):
+                for fileno, events in self._epoll.poll(0, _AT_ONCE_MAX):
                     hearer = self._hearers.get(fileno)
-                    if hearer is not None:
-                        hearer.arrived()
+                    if hearer is None:
+                        continue
+                    hearer.arrived()
+                    if events & select.EPOLLRDHUP and self._hearers.get(fileno) is hearer:
+                        hearer.arrived()  # The client's end came along: an event of its own.
         finally:
             notify_closing(self._epoll.fileno())
             self._epoll.close()
