@@ -136,8 +136,6 @@ class View:
         level = self._level_at(start)
         if start >= level.placement.flushed:
             return stop
-        if start < level.placement.base and level.stream not in self._bases:
-            return stop  # the first of older segments: where these begin, reading it finds out
         base, limit = self._segment_at(level, start)
         edge = stop - (stop - base) % self._proofs.block_bytes
         if start < edge and stop < end:

@@ -55,7 +55,7 @@ class Plain:
         at, page = self._at, self._page
         if at == page.end:
             return None
-        end = self._view.piece_end(at, page.end, len(self._buffer))
+        end = await self._reader.piece_end(self._view, at, page.end, len(self._buffer))
         if page.end - end == 1:
             end -= 1  # the last piece must hold the last separator whole
         piece = await self._reader.lend(self._view, at, end, self._buffer)
@@ -80,7 +80,7 @@ class Lines:
         """See Form."""
         if self._at == self._end:
             return None
-        end = self._view.piece_end(self._at, self._end, self._piece_bytes)
+        end = await self._reader.piece_end(self._view, self._at, self._end, self._piece_bytes)
         piece = await self._reader.read(self._view, self._at, end)
         self._at = end
         lines, self._held = json_mode.lines(self._held, piece)
@@ -101,7 +101,8 @@ class Framed:
     async def next(self) -> Data | None:
         """See Form."""
         if self._at < self._large_end:
-            end = self._view.piece_end(self._at, self._large_end, self._piece_bytes)
+            limits = (self._large_end, self._piece_bytes)
+            end = await self._reader.piece_end(self._view, self._at, *limits)
             piece = await self._reader.read(self._view, self._at, end)
             self._at = end
             return piece

@@ -282,8 +282,9 @@ class _Session:
         await self._exchange.send(event.begin())
         at, end = page.start, sse.payload_end(kind, page.end)
         while at < end:
-            stop = view.piece_end(at, end, EVENT_PIECE_BYTES)
-            data = await self._live.reader.read(view, at, stop)
+            reader = self._live.reader
+            stop = await reader.piece_end(view, at, end, EVENT_PIECE_BYTES)
+            data = await reader.read(view, at, stop)
             await self._exchange.send(event.add(data))
             at = stop
         await self._exchange.send(event.end() + self._after(page))

@@ -134,6 +134,10 @@ class Reader:
         """Return a range of bytes."""
         return await self.look(view, partial(view.read, start, end))
 
+    async def piece_end(self, view: View, start: int, end: int, bytes_max: int) -> int:
+        """Return where the piece from ``start`` ends; see ``View``."""
+        return await self.look(view, partial(view.piece_end, start, end, bytes_max))
+
     async def lend(self, view: View, start: int, end: int, buffer: memoryview) -> Data:
         """Return a range of bytes, good until ``buffer`` is used again."""
         return await self.look(view, partial(view.lend, start, end, buffer))

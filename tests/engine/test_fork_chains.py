@@ -103,7 +103,9 @@ def delete(engine: Engine, key: str) -> None:
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
     """A directory with a chain of ten thousand forks, at a checkpoint; in memory, if possible."""
-    logging.getLogger("durastreamd").setLevel(logging.CRITICAL)
+    logger = logging.getLogger("durastreamd")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as root:
         engine = opened(Path(root), create=True)
@@ -111,6 +113,7 @@ def directory() -> Iterator[Path]:
         chain(engine, GENERATIONS, own_bytes=100)
         checkpoint(engine)
         engine.release()
+        logger.setLevel(level)
         yield Path(root)
 
 

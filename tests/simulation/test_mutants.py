@@ -77,8 +77,10 @@ def no_directory_sync_for_streams(patch: Patch) -> None:
 def no_frame_checksum(patch: Patch) -> None:
     original = journal.parse_frame
 
-    def parse_frame(data: memoryview, position: int, base: int) -> journal.JournalFrame | None:
-        found = original(data, position, base)
+    def parse_frame(
+        data: memoryview, position: int, base: int, *, payload: bool = True
+    ) -> journal.JournalFrame | None:
+        found = original(data, position, base, payload=payload)
         return (
             found._replace(payload_ok=len(found.frame.payload) == found.frame.size)
             if found

@@ -231,6 +231,11 @@ class World:
 
     def publish(self, key: str, position: int, blob: bytes) -> Outcome:
         stream = self.engine.namespace.by_key[key]
+        # As the service does: who is refused before the upload leaves no trace, not even a touch.
+        wanted = Snapshot(stream.id, position, 0, "text/plain", 0, 0)
+        outcome, record = self.engine.namespace.decide_publish(key, wanted, self.now_ms)
+        if record is None:
+            return outcome
         writer = self._upload(stream, position, blob)
         place = (stream.id, position, self._serial)
         snapshot = Snapshot(*place, "text/plain", writer.size, writer.sum)
