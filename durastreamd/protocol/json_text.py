@@ -38,13 +38,11 @@ VALUE = msgspec.json.Decoder(msgspec.Raw)
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 _LEFT, _BRACE, _QUOTE = b'[{"'
 _STRUCTURE = (b",", b":", b"[", b"]", b"{", b"}")
-# Up to the first string that does not end, or to the end.
-_WHOLE_STRINGS = re.compile(rb'(?:[^"]*+"[^"\\]*+(?:\\.[^"\\]*+)*+")*+[^"]*+', re.DOTALL)
 # Inside a string, up to its end or to an escape that is not whole; two surrogates are one escape.
 _CONTENT = re.compile(
-    rb'(?:[^"\\]++|\\[^u]|\\u(?![dD][89abAB]).{4}|\\u[dD][89abAB].{2}\\u.{4})*+', re.DOTALL
+    rb'(?:[^"\\]+|\\[^u]|\\u(?![dD][89abAB]).{4}|\\u[dD][89abAB].{2}\\u.{4})*', re.DOTALL
 )
-_SCALAR = re.compile(rb"[-+.0-9A-Za-z]*+")
+_SCALAR = re.compile(rb"[-+.0-9A-Za-z]*")
 _SCALAR_BYTES_MAX = 64  # less digits that change nothing; a valid one has at most ten
 _DIGITS = re.compile(rb"([0-9]{2})[0-9]+")
 _BYTE = re.compile(r"\(byte ([0-9]+)\)")
@@ -105,11 +103,14 @@ def check_utf8(body: Data, piece_bytes: int = PIECE_BYTES) -> None:
         raise InvalidJsonError(reason) from exc
 
 
+def _without_escapes(piece: bytes) -> bytes:
+    """Return a piece of the same length in which every quote begins or ends a string."""
+    return piece.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in piece else piece
+
+
 def follow(piece: bytes, stack: bytearray) -> None:
     """Bring the stack of open brackets up to the end of a piece, in which every string is whole."""
-    if b"\\" in piece:
-        piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = piece.translate(None, _NOT_STRUCTURE)
+    marks = _without_escapes(piece).translate(None, _NOT_STRUCTURE)
     if b'"' in marks:
         marks = b"".join(marks.split(b'"')[::2])
     depth = len(stack)
@@ -172,20 +173,16 @@ class LongText:
 
     def _cut(self, limit: int) -> int:
         """Return where the next piece ends, which is where it begins if a long token does."""
-        whole = _WHOLE_STRINGS.match(self._body, self._at, limit)
-        assert whole is not None
-        if whole.end() < limit:
-            return whole.end()  # before a string
-        piece = bytes(self._body[self._at : limit])
+        piece = _without_escapes(bytes(self._body[self._at : limit]))
         quote = piece.rfind(b'"')
+        if piece.count(b'"') % 2:
+            return self._at + quote  # before a string
         last = max(piece.rfind(mark, quote + 1) for mark in _STRUCTURE)
         if last >= 0:
             return self._at + last + 1
         if quote >= 0:
-            # A string, and nothing after it yet: where it began is where its quote is missed.
-            whole = _WHOLE_STRINGS.match(self._body, self._at, self._at + quote)
-            assert whole is not None
-            return whole.end()
+            # A string, and nothing after it yet.
+            return self._at + piece.rfind(b'"', 0, quote)
         return self._at + len(piece) - len(piece.lstrip(WHITE))
 
     # --- judging ---
