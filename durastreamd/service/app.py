@@ -21,7 +21,7 @@ from durastreamd.service.access.gate import Permit
 from durastreamd.service.access.grants import READ
 from durastreamd.service.access.guard import Guard
 from durastreamd.service.access.options import AccessOptions
-from durastreamd.service.access.visitors import Page, Visitors
+from durastreamd.service.access.visitors import Visitor, Visitors
 from durastreamd.service.admission import Admission
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
@@ -151,7 +151,7 @@ class App:
             return False  # said on the ordinary way, to those who may know
         if place.part or place.is_bucket or len(body) > self._limits.writes.parse_inline_bytes:
             return False
-        page: Page | None = None
+        page: Visitor | None = None
         begun = self._counts.begin_append()
 
         def told(result: Outcome | Exception) -> None:

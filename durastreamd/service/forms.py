@@ -87,7 +87,7 @@ class Lines:
         return lines
 
 
-class Framed:
+class Prefixed:
     """Messages that nothing separates, each after its length; a large one in pieces."""
 
     def __init__(self, reader: Reader, view: View, page: Page, piece_bytes: int) -> None:

@@ -127,7 +127,7 @@ class Reads:
                     await exchange.respond(304, fields)
                     return 0
             if form:
-                made = forms.Lines if form == NDJSON else forms.Framed
+                made = forms.Lines if form == NDJSON else forms.Prefixed
                 apart = made(self._reader, view, page, self._limits.reads.piece_bytes)
                 await forms.send(exchange, fields, apart)
             elif encoding:

@@ -17,7 +17,7 @@ from durastreamd.storage.handles import HandleTable
 HANDLES_MAX = 256
 
 
-class _File:
+class _OverlayFile:
     """One file: what the base has of it, up to a length, under what was written since."""
 
     def __init__(self, base: Disk, handles: HandleTable, path: str | None) -> None:
@@ -72,13 +72,13 @@ class OverlayDisk:
         self._base = base
         # Recovery changes as many files as the journal names; no more than these are open at once.
         self._handles = HandleTable(base, HANDLES_MAX)
-        self._changed: dict[str, _File | None] = {}  # by path; None: the name is gone
+        self._changed: dict[str, _OverlayFile | None] = {}  # by path; None: the name is gone
         self._directories: set[str] = set()
         self._touched: dict[str, set[str]] = {}  # by folder: the names the two above speak of
-        self._open: dict[int, _File] = {}
+        self._open: dict[int, _OverlayFile] = {}
         self._numbers = itertools.count(1)
 
-    def _change(self, path: str, file: _File | None) -> None:
+    def _change(self, path: str, file: _OverlayFile | None) -> None:
         """Have a name stand for a file of ours from now on, or for none."""
         self._changed[path] = file
         folder, _, name = path.rpartition("/")
@@ -93,7 +93,7 @@ class OverlayDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         file = self._changed.get(path)
         if file is None:
-            file = _File(self._base, self._handles, None if create else path)
+            file = _OverlayFile(self._base, self._handles, None if create else path)
             if create or write:
                 self._change(path, file)
         number = next(self._numbers)
@@ -145,7 +145,7 @@ class OverlayDisk:
     def rename(self, source: str, target: str) -> None:
         """See Disk."""
         found = self._changed.get(source)
-        self._change(target, found or _File(self._base, self._handles, source))
+        self._change(target, found or _OverlayFile(self._base, self._handles, source))
         self._change(source, None)
 
     def unlink(self, path: str) -> None:
@@ -193,7 +193,7 @@ class OverlayDisk:
     def lock_directory(self) -> int:
         """See ``lock``."""
         number = next(self._numbers)
-        self._open[number] = _File(self._base, self._handles, None)
+        self._open[number] = _OverlayFile(self._base, self._handles, None)
         return number
 
     def release_base(self) -> None:

@@ -16,8 +16,8 @@ from durastreamd.admin.carry.items import (
     ITEM,
     SELF_DESCRIBED,
     End,
+    ExportHead,
     ForkOf,
-    Head,
     Item,
     ItemReader,
     ItemWriter,
@@ -317,9 +317,9 @@ def changed(kind: type[Item], **members: object) -> bytes:
 
 
 NONSENSE = [
-    (changed(Head, version=2), "not an export of version 1"),
-    (changed(Head, names=["logs/a"]), "is not among the names"),
-    (changed(Head, names=["/json"] * 4), "has a name twice"),
+    (changed(ExportHead, version=2), "not an export of version 1"),
+    (changed(ExportHead, names=["logs/a"]), "is not among the names"),
+    (changed(ExportHead, names=["/json"] * 4), "has a name twice"),
     (changed(StreamItem, number=2), "streams are not in order"),
     (changed(StreamItem, name="/json"), "the stream /json is there twice|do not add up"),
     (changed(StreamItem, floor=10**9), "positions are out of order"),

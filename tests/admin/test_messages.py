@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from durastreamd.admin.carry import messages as messages_module
-from durastreamd.admin.carry.messages import Lines, raw_batches
+from durastreamd.admin.carry.messages import LineReader, raw_batches
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.status import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.protocol.json_mode import split
@@ -70,7 +70,7 @@ def test_no_character_is_cut_in_two(text: str, size: int) -> None:
 @given(values=st.lists(JSON_VALUES, min_size=1, max_size=30), gap=st.sampled_from(("", "\n", " ")))
 def test_a_line_is_one_message_also_if_it_is_an_array(values: list[object], gap: str) -> None:
     body = "".join(json.dumps(value) + "\n" + gap for value in values).encode()
-    found = list(Lines(io.BytesIO(body), "in", "application/json", envelope=False).batches())
+    found = list(LineReader(io.BytesIO(body), "in", "application/json", envelope=False).batches())
     assert sum(batch.message_count for batch in found) == len(values)
     wire = b"".join(batch.data for batch in found)
     assert json.loads(b"[" + wire[:-2] + b"]") == values
@@ -89,7 +89,7 @@ BAD = [
 @pytest.mark.parametrize(("kind", "body", "told"), BAD)
 def test_a_line_that_is_no_message_is_named(kind: str, body: bytes, told: str) -> None:
     with pytest.raises(CommandError) as caught:
-        list(Lines(io.BytesIO(body), "in", kind, envelope=False).batches())
+        list(LineReader(io.BytesIO(body), "in", kind, envelope=False).batches())
     assert told in str(caught.value)
     assert "nothing was imported" in str(caught.value)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from durastreamd.admin.carry.manifest import (
     OWN_FILES,
     About,
+    BackupManifest,
     Kept,
-    Manifest,
     check_files,
     digest_of,
     read_manifest,
@@ -122,7 +122,7 @@ def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> tuple[list[s
         return hurt + lacking(engine), len(engine.namespace.by_id)
 
 
-def _prepare_target(target: Path, root: Path) -> Manifest | None:
+def _prepare_target(target: Path, root: Path) -> BackupManifest | None:
     """Refuse a place that is not for a backup of this directory; return the backup it has."""
     if target == root or root in target.parents or target in root.parents:
         text = f"{target} is inside the data directory or holds it; name a place outside"
@@ -245,7 +245,7 @@ def run_restore(args: argparse.Namespace, console: Console) -> int:
     return OK
 
 
-def _prepare_restore(target: Path, manifest: Manifest) -> bool:
+def _prepare_restore(target: Path, manifest: BackupManifest) -> bool:
     """Refuse a directory that holds anything; tell whether an interrupted restore is to go on."""
     if not target.exists():
         target.mkdir(mode=DIRECTORY_MODE, parents=False)
@@ -265,7 +265,7 @@ def _prepare_restore(target: Path, manifest: Manifest) -> bool:
 
 
 @contextmanager
-def _restoring(target: Path, manifest: Manifest) -> Iterator[None]:
+def _restoring(target: Path, manifest: BackupManifest) -> Iterator[None]:
     """Mark the directory while it is not whole; the same command then goes on where it stopped."""
     marker = target / fmt.RESTORING_FILE
     if not marker.exists():

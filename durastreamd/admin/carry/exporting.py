@@ -13,8 +13,8 @@ from durastreamd.admin.carry.items import (
     FORMATS,
     VERSION,
     End,
+    ExportHead,
     ForkOf,
-    Head,
     ItemWriter,
     PieceItem,
     RecordItem,
@@ -299,7 +299,7 @@ class _Everything:
             if whole or name in used
         ]
         names = [stream.key for stream in self._streams]
-        self._out.write(Head(VERSION, self._engine.uuid, made_ms, names, buckets))
+        self._out.write(ExportHead(VERSION, self._engine.uuid, made_ms, names, buckets))
         for stream in self._streams:
             self._stream(stream)
         end = End(len(self._streams), self._records, self._bytes)

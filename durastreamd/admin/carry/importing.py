@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from durastreamd.admin.carry.incoming import Incoming
 from durastreamd.admin.carry.items import FORMATS, ItemReader, Source
-from durastreamd.admin.carry.messages import Arrived, Lines, raw_batches
+from durastreamd.admin.carry.messages import Arrived, LineReader, raw_batches
 from durastreamd.admin.carry.naming import key_of
 from durastreamd.admin.carry.staging import Staging, StreamWriter, Totals
 from durastreamd.admin.place import options_of, root_of
@@ -168,7 +168,7 @@ def _messages(staging: Staging, args: argparse.Namespace, source: tuple[Source, 
     writer = _writer(staging, args)
     kind = writer.stream.content_type
     if args.format == "ndjson":
-        batches = Lines(*source, kind, envelope=args.envelope).batches()
+        batches = LineReader(*source, kind, envelope=args.envelope).batches()
     else:
         batches = raw_batches(*source, kind)
     moment = now_ms()

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 from durastreamd.admin.carry.items import (
     VERSION,
     End,
-    Head,
+    ExportHead,
     Item,
     ItemReader,
     PieceItem,
@@ -66,7 +66,7 @@ class Incoming:
         try:
             items = self._reader.items()
             head = next(items)
-            if not isinstance(head, Head) or head.version != VERSION:
+            if not isinstance(head, ExportHead) or head.version != VERSION:
                 self._refuse(f"this is not an export of version {VERSION}")
             self._head(head)
             for item in items:
@@ -106,7 +106,7 @@ class Incoming:
 
     # --- names ---
 
-    def _head(self, head: Head) -> None:
+    def _head(self, head: ExportHead) -> None:
         space = self._staging.engine.namespace
         unknown = [old for old in self._renames if old not in head.names]
         if unknown:

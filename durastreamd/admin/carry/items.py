@@ -53,7 +53,7 @@ Serial = Annotated[int, msgspec.Meta(ge=0)]
 ProducerRow = tuple[str, Number, Number]
 
 
-class Head(Struct, tag_field="kind", tag="durastreamd-export", frozen=True):
+class ExportHead(Struct, tag_field="kind", tag="durastreamd-export", frozen=True):
     """The first item: where the export is from, and every name in it."""
 
     version: Number
@@ -144,7 +144,7 @@ class End(Struct, tag_field="kind", tag="end", frozen=True):
     data_bytes: Number
 
 
-Item = Head | StreamItem | RecordItem | SnapshotItem | PieceItem | StreamEnd | End
+Item = ExportHead | StreamItem | RecordItem | SnapshotItem | PieceItem | StreamEnd | End
 
 _SEED = seed("export")
 

@@ -48,14 +48,14 @@ class Kept(NamedTuple):
     sha256: str
 
 
-class Manifest(NamedTuple):
+class BackupManifest(NamedTuple):
     """A backup as it says it is."""
 
     about: About
     files: dict[str, Kept]
 
 
-class Finding(NamedTuple):
+class Mismatch(NamedTuple):
     """A file of a backup that is not as the manifest says."""
 
     path: str
@@ -71,7 +71,7 @@ def encode_sums(files: dict[str, Kept]) -> bytes:
     return "".join(f"{files[path].sha256}  {path}\n" for path in sorted(files)).encode()
 
 
-def read_manifest(root: Path) -> Manifest:
+def read_manifest(root: Path) -> BackupManifest:
     """Return what a backup says of itself, or say why it is none."""
     if not (root / fmt.BACKUP_FILE).is_file():
         text = f"{root} is no whole backup: it has no {fmt.BACKUP_FILE} file; run the backup again"
@@ -88,7 +88,7 @@ def read_manifest(root: Path) -> Manifest:
     for total, path in lines:
         place = root / path
         files[path] = Kept(place.stat().st_size if place.is_file() else -1, total)
-    return Manifest(about, files)
+    return BackupManifest(about, files)
 
 
 def digest_of(
@@ -107,18 +107,18 @@ def digest_of(
 
 
 def check_files(
-    root: Path, manifest: Manifest, advance: Callable[[int], None]
-) -> Iterator[Finding]:
+    root: Path, manifest: BackupManifest, advance: Callable[[int], None]
+) -> Iterator[Mismatch]:
     """Yield what is missing, changed or not of the backup; reads every byte."""
     for path, kept in sorted(manifest.files.items()):
         if kept.size < 0:
-            yield Finding(path, "missing", "the file is not there")
+            yield Mismatch(path, "missing", "the file is not there")
             continue
         with open(root / path, "rb") as source:
             found = digest_of(source, advance)
         if found.sha256 != kept.sha256:
-            yield Finding(path, "changed", "its bytes are not those that were backed up")
+            yield Mismatch(path, "changed", "its bytes are not those that were backed up")
     for place in sorted(root.rglob("*")):
         path = str(place.relative_to(root))
         if place.is_file() and path not in manifest.files and path not in OWN_FILES:
-            yield Finding(path, "foreign", "the backup did not write this file")
+            yield Mismatch(path, "foreign", "the backup did not write this file")

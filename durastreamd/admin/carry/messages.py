@@ -49,7 +49,7 @@ _ENVELOPE = msgspec.json.Decoder(Envelope)
 _STRING = msgspec.json.Decoder(str)
 
 
-class Lines:
+class LineReader:
     """Reads NDJSON into batches for a stream of one type."""
 
     def __init__(self, source: Source, name: str, content_type: str, *, envelope: bool) -> None:

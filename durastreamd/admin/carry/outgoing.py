@@ -50,7 +50,7 @@ class Own(NamedTuple):
     batches: Iterator[Batch]
 
 
-class _Segment:
+class _SegmentReader:
     """Reads one segment forwards."""
 
     def __init__(self, disk: Disk, stream: int, base: int, length: int) -> None:
@@ -131,7 +131,7 @@ def _walk(
     flushed = engine.placements[stream.id].flushed
     expected = -1
     for base, limit in zip(bases, [*bases[1:], flushed], strict=True):
-        segment = _Segment(engine.disk, stream.id, base, limit - base)
+        segment = _SegmentReader(engine.disk, stream.id, base, limit - base)
         try:
             for entry in _entries(engine, stream, base):
                 if entry.is_state:

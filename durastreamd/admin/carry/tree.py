@@ -18,8 +18,8 @@ from durastreamd.admin.carry.manifest import (
     FORMAT,
     OWN_FILES,
     About,
+    BackupManifest,
     Kept,
-    Manifest,
     digest_of,
     encode_sums,
 )
@@ -55,7 +55,9 @@ class _Limited:
 class Tree:
     """A backup being written. ``files`` is what it holds so far."""
 
-    def __init__(self, root: Path, source: Path, old_root: Path, old: Manifest | None) -> None:
+    def __init__(
+        self, root: Path, source: Path, old_root: Path, old: BackupManifest | None
+    ) -> None:
         self._root = root
         self._source = source
         self._old_root = old_root

@@ -114,7 +114,7 @@ def _forks(found: Opened, stream: Stream) -> list[dict[str, object]]:
     return [{"name": fork.key, "offset": mint(fork.fork_position)} for fork in forks]
 
 
-class _Segment(NamedTuple):
+class _SegmentInfo(NamedTuple):
     """A segment with its index, as far as a checkpoint covers it; the journal has the rest.
 
     ``pending`` counts the records of the rest.
@@ -150,7 +150,7 @@ def _bases(engine: Engine, stream: Stream) -> list[int]:
     return log.bases(engine.disk, stream.id, place.base) if place.made else []
 
 
-def _segment(found: Opened, stream: Stream, base: int) -> _Segment:
+def _segment(found: Opened, stream: Stream, base: int) -> _SegmentInfo:
     disk, stored = found.engine.disk, found.stored.get(stream.id)
     size = _length(disk, fmt.segment_path(stream.id, base)) or 0
     length = _length(disk, fmt.index_path(stream.id, base))
@@ -172,7 +172,7 @@ def _segment(found: Opened, stream: Stream, base: int) -> _Segment:
     if stored is not None and base == stored.base:
         size, length = stored.segment_bytes, stored.index_bytes
     first, last = (times[0], times[-1]) if times else (None, None)
-    return _Segment(base, size, length or 0, records, states, pending, first, last, damage)
+    return _SegmentInfo(base, size, length or 0, records, states, pending, first, last, damage)
 
 
 def _length(disk: Disk, path: str) -> int | None:

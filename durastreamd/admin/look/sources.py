@@ -36,7 +36,7 @@ LOOK_AGAIN_S = 0.02
 _HEX_ID = re.compile(r"[0-9a-f]{16}")
 
 
-class _File(NamedTuple):
+class _SourceFile(NamedTuple):
     """A file to be walked, and how: ``suffix`` tells what it is."""
 
     path: Path
@@ -156,7 +156,7 @@ def _segment(path: Path, base: int) -> Iterator[Read | None]:
 def file_frames(path: Path, shown: str, directory: Directory | None) -> Iterator[Found]:
     """Yield what a file holds."""
     data = path.read_bytes() if path.suffix != ".log" else b""
-    file = _File(path, shown, _MAGICS.get(data[:8], path.suffix), data)
+    file = _SourceFile(path, shown, _MAGICS.get(data[:8], path.suffix), data)
     torn = _TORN.fullmatch(path.name)
     if torn is not None:
         yield from _torn_frames(file, int(torn[1]), int(torn[2]), directory)
@@ -179,7 +179,7 @@ def file_frames(path: Path, shown: str, directory: Directory | None) -> Iterator
         raise CommandError(NO_INPUT, text)
 
 
-def _of_directory(file: _File, directory: Directory | None) -> tuple[bytes, int]:
+def _of_directory(file: _SourceFile, directory: Directory | None) -> tuple[bytes, int]:
     """Return uuid and number of a file: its own word, or where it stands if that is damaged."""
     stem = file.path.name.partition(".")[0]
     named = int(stem) if stem.isdigit() else int.from_bytes(file.data[32:40], "little")
@@ -188,7 +188,7 @@ def _of_directory(file: _File, directory: Directory | None) -> tuple[bytes, int]
 
 
 def _torn_frames(
-    file: _File, number: int, position: int, directory: Directory | None
+    file: _SourceFile, number: int, position: int, directory: Directory | None
 ) -> Iterator[Found]:
     """Walk the end of a journal file that was cut off, at the place it had there."""
     uuid = directory.uuid if directory is not None else bytes(16)
@@ -199,7 +199,7 @@ def _torn_frames(
             yield found._replace(position=start - position, end=found.end - position)
 
 
-def _index_frames(file: _File) -> Iterator[Found]:
+def _index_frames(file: _SourceFile) -> Iterator[Found]:
     index = file.path.with_suffix(".idx")
     if not index.exists():
         text = f"{file.shown} has no index beside it; `dsadmin reindex` makes it anew"
@@ -216,7 +216,7 @@ def _index_frames(file: _File) -> Iterator[Found]:
         yield from index_entries(shown, data, stream, base, read)
 
 
-def _identity(file: _File) -> Found:
+def _identity(file: _SourceFile) -> Found:
     text = file.data.decode("utf-8", "replace")
     fields: dict[str, object] = {
         key: value for key, _, value in (line.partition(" ") for line in text.splitlines()) if value

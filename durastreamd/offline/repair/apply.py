@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from durastreamd.errors import DataDirectoryError
-from durastreamd.offline.repair.layout import NewFile, Part
+from durastreamd.offline.repair.layout import FileRange, NewFile
 from durastreamd.offline.repair.plan import Plan
 from durastreamd.storage import datadir, format as fmt
 from durastreamd.storage.checksum import digest
@@ -35,7 +35,7 @@ _COPY_BYTES = 1024 * 1024
 
 
 @dataclass
-class Mark:
+class RepairMark:
     """What the identity file says while a repair is carried out."""
 
     name: str
@@ -44,7 +44,7 @@ class Mark:
 
 
 @dataclass
-class Manifest:
+class RepairManifest:
     """What a repair did: moves in order, each from where to where."""
 
     uuid: str
@@ -104,7 +104,7 @@ class Repair:
             staged = f"{home}/new/{number:06d}"
             installed[file.path] = _stage(disk, file, staged)
             moves.append([staged, file.path])
-        manifest = Manifest(
+        manifest = RepairManifest(
             plan.uuid.hex(),
             moves,
             installed,
@@ -119,7 +119,7 @@ class Repair:
         self._finish(name, manifest, "forward")
         return name
 
-    def resume(self, mark: Mark) -> None:
+    def resume(self, mark: RepairMark) -> None:
         """Finish a repair, or an undoing, that was cut short."""
         self._finish(mark.name, read_manifest(self._disk, mark.name), mark.direction)
 
@@ -151,7 +151,7 @@ class Repair:
         disk.rename(_DRAFT, fmt.IDENTITY_FILE)
         disk.sync_directory("")
 
-    def _finish(self, name: str, manifest: Manifest, direction: str) -> None:
+    def _finish(self, name: str, manifest: RepairManifest, direction: str) -> None:
         """Steps 3 and 4; done again from the start if they were cut short."""
         disk = self._disk
         home = f"{fmt.QUARANTINE_DIR}/{name}/"
@@ -211,23 +211,23 @@ def _note_undone(disk: Disk, name: str) -> None:
         disk.sync_directory(f"{fmt.QUARANTINE_DIR}/{name}")
 
 
-def mark_of(disk: Disk) -> Mark | None:
+def mark_of(disk: Disk) -> RepairMark | None:
     """Return what repair was cut short, if the identity file says so."""
     if not disk.exists(fmt.IDENTITY_FILE):
         return None
     match = _MARK.fullmatch(read_file(disk, fmt.IDENTITY_FILE))
     if match is None:
         return None
-    return Mark(match[1].decode(), match[2].decode(), bytes.fromhex(match[3].decode()))
+    return RepairMark(match[1].decode(), match[2].decode(), bytes.fromhex(match[3].decode()))
 
 
-def read_manifest(disk: Disk, name: str) -> Manifest:
+def read_manifest(disk: Disk, name: str) -> RepairManifest:
     """Return what a repair did."""
     for file in ("manifest.json", _UNDONE):
         path = f"{fmt.QUARANTINE_DIR}/{name}/{file}"
         if disk.exists(path):
             try:
-                return Manifest(**json.loads(read_file(disk, path)))
+                return RepairManifest(**json.loads(read_file(disk, path)))
             except (ValueError, TypeError) as exc:
                 text = f"{path} is damaged: {exc}"
                 raise DataDirectoryError(text) from exc
@@ -246,7 +246,7 @@ def _next_name(disk: Disk) -> str:
     return f"repair-{int(last[0].partition('-')[2]) + 1 if last else 1:04d}"
 
 
-def _dumped(manifest: Manifest) -> bytes:
+def _dumped(manifest: RepairManifest) -> bytes:
     return json.dumps(vars(manifest), indent=1, ensure_ascii=False).encode()
 
 
@@ -286,7 +286,7 @@ def _stage(disk: Disk, file: NewFile, staged: str) -> int:
     return known
 
 
-def _read_part(disk: Disk, part: bytes | Part) -> Iterator[bytes]:
+def _read_part(disk: Disk, part: bytes | FileRange) -> Iterator[bytes]:
     if isinstance(part, bytes):
         yield part
         return

@@ -25,7 +25,7 @@ from durastreamd.storage.log import Placement
 SEGMENT_BYTES_MAX = 64 * MIB
 
 
-class Part(NamedTuple):
+class FileRange(NamedTuple):
     """A range of a file that is there already."""
 
     path: str
@@ -37,7 +37,7 @@ class NewFile(NamedTuple):
     """A file to be written: bytes, and ranges of other files, one after the other."""
 
     path: str
-    parts: list[bytes | Part]
+    parts: list[bytes | FileRange]
 
 
 class Layout(NamedTuple):
@@ -137,13 +137,13 @@ def _write_run(
         running = before, detail
         parts.append(_state_entry(before, detail, run.base))
         position += len(parts[-1])
-    payload: list[bytes | Part] = []
+    payload: list[bytes | FileRange] = []
     for piece in run.pieces:
         parts.append(index.encode_entry(piece.frame, base_seed, position))
         position += len(parts[-1])
         running = _after(running, piece)
         if piece.frame.size:
-            payload.append(Part(piece.path, piece.at, piece.frame.size))
+            payload.append(FileRange(piece.path, piece.at, piece.frame.size))
     made = NewFile(fmt.index_path(stream.id, run.base), [b"".join(parts)])
     return (made, NewFile(fmt.segment_path(stream.id, run.base), payload)), running
 

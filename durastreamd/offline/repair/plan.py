@@ -33,7 +33,7 @@ from durastreamd.offline.repair.set_aside import frames_aside
 from durastreamd.offline.verify.census import Census, Ranges, Readers, joined
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import record_of
-from durastreamd.offline.verify.scan import Head, index_owner
+from durastreamd.offline.verify.scan import JournalHead, index_owner
 from durastreamd.offline.verify.survey import NEVER, StreamFiles, Survey
 from durastreamd.offline.verify.survey_journal import owner_of_lost
 from durastreamd.offline.verify.verification import Examination, check_snapshot
@@ -143,17 +143,17 @@ class _Planning:
 
     def _gather(self) -> None:
         found = self._found
-        heads: dict[int, list[Head]] = {}
+        heads: dict[int, list[JournalHead]] = {}
         for head in found.heads:
             heads.setdefault(head.frame.stream, []).append(head)
         ended = self._fold_deletions()
         next_id = found.commit.next_id if found.commit is not None else 0
         owners = {owner for owner, _ in self._strays.indexes}
-        for stream in sorted({*found.claims, *found.files, *heads, *owners} - ended):
-            claim = found.claims.get(stream)
-            if stream in (0, NEVER - 1) or (stream in found.ended and claim is None):
+        for stream in sorted({*found.listed, *found.files, *heads, *owners} - ended):
+            row = found.listed.get(stream)
+            if stream in (0, NEVER - 1) or (stream in found.ended and row is None):
                 continue
-            if claim is None and found.catalog_trusted and stream < next_id:
+            if row is None and found.catalog_trusted and stream < next_id:
                 continue  # it has ended; its files were about to be removed
             if self._vanished(stream):
                 self._plan.notes.append(f"stream {stream:016x}: no file is left, taken for deleted")
@@ -163,8 +163,8 @@ class _Planning:
 
     def _vanished(self, stream: int) -> bool:
         """A stream without any file, in a catalogue that is not whole, has probably ended."""
-        claim = self._found.claims.get(stream)
-        made = claim is not None and claim.placement.made
+        row = self._found.listed.get(stream)
+        made = row is not None and row.placement.made
         return made and not self._found.catalog_trusted and stream not in self._found.files
 
     def _fold_deletions(self) -> set[int]:
@@ -180,26 +180,26 @@ class _Planning:
                     self._buckets.pop(record.bucket, None)
         return ended
 
-    def _take(self, stream: int, heads: list[Head]) -> None:
-        claim = self._found.claims.get(stream)
-        fresh = [h for h in heads if claim is None or h.frame.lsn > claim.stream.lsn]
-        clean = claim is not None and not fresh and stream not in self._dirty | self._rebuild
-        if clean and claim is not None:
-            self._streams[stream] = Stream.from_row(claim.stream.row())
+    def _take(self, stream: int, heads: list[JournalHead]) -> None:
+        row = self._found.listed.get(stream)
+        fresh = [h for h in heads if row is None or h.frame.lsn > row.stream.lsn]
+        clean = row is not None and not fresh and stream not in self._dirty | self._rebuild
+        if clean and row is not None:
+            self._streams[stream] = Stream.from_row(row.stream.row())
             return
         self._salvage(stream, heads)
 
-    def _salvage(self, stream: int, heads: list[Head]) -> None:
-        claim = self._found.claims.get(stream)
+    def _salvage(self, stream: int, heads: list[JournalHead]) -> None:
+        row = self._found.listed.get(stream)
         aside: list[Piece] = []
-        if claim is not None and claim.stream.damage:
-            aside = frames_aside(self._disk, stream, claim.stream.lsn)
+        if row is not None and row.stream.damage:
+            aside = frames_aside(self._disk, stream, row.stream.lsn)
             self._aside[stream] = aside
-            self._plan.notes.append(f"{claim.stream.key}: the mark of damage is cleared")
+            self._plan.notes.append(f"{row.stream.key}: the mark of damage is cleared")
         files = self._found.files.get(stream, _NO_FILES)
         traces = Traces(
             stream,
-            claim,
+            row,
             files,
             heads,
             aside,
@@ -332,7 +332,7 @@ class _Planning:
             salvaged = self._salvaged.get(stream)
             files = self._found.files.get(stream, _NO_FILES)
             if salvaged is None:
-                placement = self._found.claims[stream].placement
+                placement = self._found.listed[stream].placement
                 self._kept |= {fmt.index_path(stream, base) for base in files.indexes}
                 self._kept |= {fmt.segment_path(stream, base) for base in files.segments}
             else:

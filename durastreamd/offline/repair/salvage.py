@@ -20,7 +20,7 @@ from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.offline.repair.unproven import messages_of
 from durastreamd.offline.verify.census import Ranges, joined, without
 from durastreamd.offline.verify.folding import advance, begin, detail_of, learn, record_of, state_of
-from durastreamd.offline.verify.scan import Head, index_owner, scan_index
+from durastreamd.offline.verify.scan import JournalHead, index_owner, scan_index
 from durastreamd.offline.verify.segments import (
     Payloads,
     SegmentReport,
@@ -28,7 +28,7 @@ from durastreamd.offline.verify.segments import (
     check_segment,
     read_or_nothing,
 )
-from durastreamd.offline.verify.survey import Claim, StreamFiles
+from durastreamd.offline.verify.survey import Catalogued, StreamFiles
 from durastreamd.protocol import content_type
 from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import payload_sum
@@ -84,9 +84,9 @@ class Traces(NamedTuple):
     """Everything there is of one stream."""
 
     stream: int
-    claim: Claim | None
+    row: Catalogued | None
     files: StreamFiles
-    heads: list[Head]  # of the journal, by lsn
+    heads: list[JournalHead]  # of the journal, by lsn
     aside: list[Piece]  # frames a recovery set aside
     torn_lsn: int  # frames from here on were never acknowledged, and one is lost before them
     strays: "Strays"
@@ -210,7 +210,7 @@ class _Salvaging:
                 self._pieces[frame.lsn] = Piece(frame, record, path, frame.start - base)
         return [frame for frame in frames if frame.lsn in bad]
 
-    def _journal_record(self, head: Head) -> None:
+    def _journal_record(self, head: JournalHead) -> None:
         frame = head.frame
         record = record_of(frame)
         if record is None or (isinstance(record, Delete) and not record.soft):
@@ -223,9 +223,9 @@ class _Salvaging:
     def _drop_torn(self) -> None:
         """Leave out what was never acknowledged and does not follow from what is left."""
         torn = self._traces.torn_lsn
-        claim = self._traces.claim
+        row = self._traces.row
         tails = [state[0].tail for state in self._states]
-        tails += [claim.stream.tail] if claim is not None else []
+        tails += [row.stream.tail] if row is not None else []
         tails += [r.start + r.size for lsn, r in self._records.items() if lsn < torn]
         reached = max(tails, default=-1)
         dropping = False
@@ -242,10 +242,10 @@ class _Salvaging:
     # --- the state ---
 
     def _fold(self) -> Salvage | None:
-        claim = self._traces.claim
+        row = self._traces.row
         known = [state[0] for state in self._states]
-        if claim is not None:
-            known.append(claim.stream)
+        if row is not None:
+            known.append(row.stream)
         known += [begin(r, lsn) for lsn, r in self._records.items() if isinstance(r, Create)]
         nameless = not known
         if nameless:

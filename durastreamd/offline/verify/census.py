@@ -12,7 +12,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.offline.names import stream_named
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import advance, begin, record_of
-from durastreamd.offline.verify.scan import Head
+from durastreamd.offline.verify.scan import JournalHead
 from durastreamd.offline.verify.survey import NEVER, Survey
 from durastreamd.storage import format as fmt
 
@@ -51,8 +51,8 @@ def take_census(found: Survey) -> Census:
     """Count the streams."""
     census = Census()
     census.buckets = set(found.buckets)
-    for claim in found.claims.values():
-        census.add(Stream.from_row(claim.stream.row()))
+    for row in found.listed.values():
+        census.add(Stream.from_row(row.stream.row()))
     # Without a whole catalogue a record of an unknown stream says nothing but that.
     next_id = found.commit.next_id if found.commit is not None else 0
     known_from = next_id if found.catalog_trusted else NEVER
@@ -69,12 +69,12 @@ def stream_in(census: Census, name: str) -> int:
     return stream_named({s.key: s for s in census.streams.values()}, census.streams, name).id
 
 
-def _report(census: Census, head: Head, kind: str, detail: str, key: str = "") -> None:
+def _report(census: Census, head: JournalHead, kind: str, detail: str, key: str = "") -> None:
     path = fmt.journal_path(head.number)
     census.findings.append(Finding(path, head.position, kind, detail, key))
 
 
-def _fold(census: Census, head: Head, next_id: int, known_from: int) -> None:
+def _fold(census: Census, head: JournalHead, next_id: int, known_from: int) -> None:
     frame = head.frame
     record = record_of(frame)
     if record is None:
@@ -100,7 +100,7 @@ def _create(census: Census, record: Create, lsn: int) -> None:
 
 
 def _fold_into(
-    census: Census, head: Head, record: Append | Delete | Publish | Touch, known_from: int
+    census: Census, head: JournalHead, record: Append | Delete | Publish | Touch, known_from: int
 ) -> None:
     frame = head.frame
     stream = census.streams.get(record.stream)

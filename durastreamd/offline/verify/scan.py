@@ -36,7 +36,7 @@ def index_owner(raw: bytes) -> tuple[int, int] | None:
 # --- journal ---
 
 
-class Head(NamedTuple):
+class JournalHead(NamedTuple):
     """A journal frame's head, and where its payload lies; ``frame`` carries no payload."""
 
     number: int
@@ -55,13 +55,13 @@ class Head(NamedTuple):
 
 def scan_journal(
     raw: bytes, uuid: bytes, number: int, position: int = fmt.JOURNAL_HEADER.size
-) -> Iterator[Head | Gap]:
+) -> Iterator[JournalHead | Gap]:
     """Yield every frame of a journal file whose head verifies, and the gaps between."""
     header = journal_header(raw)
     first_lsn = header.head.first_lsn if header is not None else None
     walk = journal.walk(raw, journal.file_seed(uuid, number), first_lsn)
     for item in walk.items(position):
-        yield item if isinstance(item, Gap) else Head(number, *item)
+        yield item if isinstance(item, Gap) else JournalHead(number, *item)
 
 
 class JournalHeader(NamedTuple):

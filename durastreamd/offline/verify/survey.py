@@ -11,7 +11,12 @@ from typing import NamedTuple
 from durastreamd.errors import DataDirectoryError
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.verify.findings import Finding
-from durastreamd.offline.verify.scan import Head, JournalHeader, catalog_header, journal_header
+from durastreamd.offline.verify.scan import (
+    JournalHead,
+    JournalHeader,
+    catalog_header,
+    journal_header,
+)
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.catalog import Commit
 from durastreamd.storage.checksum import digest
@@ -45,7 +50,7 @@ class StreamFiles(NamedTuple):
         return sorted({*self.indexes, *self.segments})
 
 
-class Claim(NamedTuple):
+class Catalogued(NamedTuple):
     """A stream as the catalogue knows it."""
 
     stream: Stream
@@ -64,7 +69,7 @@ class Survey:
         self.foreign: list[str] = []
         self.orphans: list[Finding] = []  # indexes that would cut a segment in two
         # the catalogue
-        self.claims: dict[int, Claim] = {}
+        self.listed: dict[int, Catalogued] = {}
         self.buckets: dict[str, int] = {}
         self.ended: set[int] = set()
         self.commit: Commit | None = None
@@ -73,7 +78,7 @@ class Survey:
         self.checkpoint = 0
         # the journal
         self.headers: dict[int, JournalHeader] = {}
-        self.heads: list[Head] = []  # by lsn, those the catalogue does not cover
+        self.heads: list[JournalHead] = []  # by lsn, those the catalogue does not cover
         self.journal_number = 0
         self.durable_lsn = 0  # something says that all up to here was durable
         self.missing: list[tuple[int, int]] = []  # (first, last) lsns of frames lost though durable

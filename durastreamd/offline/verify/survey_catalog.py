@@ -10,7 +10,7 @@ from typing import NamedTuple
 from durastreamd.engine import checkpoint as cp
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.verify.scan import catalog_header, scan_catalog
-from durastreamd.offline.verify.survey import Claim, Survey
+from durastreamd.offline.verify.survey import Catalogued, Survey
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.catalog import Commit, Row
 from durastreamd.storage.scan import Gap
@@ -108,14 +108,14 @@ def _take(found: Survey, rows: list[Row]) -> None:
         try:
             if row[0] == cp.BUCKET:
                 found.buckets.setdefault(str(row[1]), int(row[2]))  # type: ignore[call-overload]
-            elif row[0] == cp.STREAM_GONE and subject not in found.claims:
+            elif row[0] == cp.STREAM_GONE and subject not in found.listed:
                 found.ended.add(int(subject))  # type: ignore[call-overload]
             elif row[0] == cp.STREAM and subject not in found.ended:
                 stream = Stream.from_row(row[1])  # type: ignore[arg-type]
-                claim = Claim(stream, log.Placement(*row[2]))  # type: ignore[misc]
-                held = found.claims.get(stream.id)
+                listed = Catalogued(stream, log.Placement(*row[2]))  # type: ignore[misc]
+                held = found.listed.get(stream.id)
                 if held is None or held.stream.lsn < stream.lsn:
-                    found.claims[stream.id] = claim
+                    found.listed[stream.id] = listed
         except (TypeError, ValueError, LookupError):
             path = fmt.catalog_path(found.catalog_number)
             found.found(path, 0, "row", f"a row cannot be understood: {row!r:.80}")

@@ -6,7 +6,7 @@ write, of which no client was told. The rules are those of ``storage.recovery``.
 """
 
 from durastreamd.model.records import MARK_STREAM
-from durastreamd.offline.verify.scan import Head, journal_header, scan_journal
+from durastreamd.offline.verify.scan import JournalHead, journal_header, scan_journal
 from durastreamd.offline.verify.survey import Survey
 from durastreamd.storage import format as fmt
 from durastreamd.storage.scan import Gap
@@ -20,7 +20,7 @@ def read_journal(found: Survey, raws: dict[int, bytes]) -> None:
         return
     found.journal_number = max([*raws, found.commit.journal_first if found.commit else 0])
     first = found.commit.journal_first if found.commit is not None else min(raws, default=0)
-    heads: dict[int, Head] = {}
+    heads: dict[int, JournalHead] = {}
     gaps: _Gaps = []
     for number, raw in sorted(raws.items()):
         if number < first:
@@ -33,7 +33,9 @@ def read_journal(found: Survey, raws: dict[int, bytes]) -> None:
     _report_lost(found, placed)
 
 
-def _read_file(found: Survey, number: int, raw: bytes, heads: dict[int, Head], gaps: _Gaps) -> None:
+def _read_file(
+    found: Survey, number: int, raw: bytes, heads: dict[int, JournalHead], gaps: _Gaps
+) -> None:
     assert found.uuid is not None
     header = journal_header(raw)
     seeded = number
@@ -49,7 +51,7 @@ def _read_file(found: Survey, number: int, raw: bytes, heads: dict[int, Head], g
             heads[item.frame.lsn] = item._replace(number=number)
 
 
-def _durable(found: Survey, heads: dict[int, Head]) -> None:
+def _durable(found: Survey, heads: dict[int, JournalHead]) -> None:
     headers = [header.head for header in found.headers.values()]
     found.durable_lsn = max(
         [

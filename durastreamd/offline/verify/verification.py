@@ -29,7 +29,7 @@ from durastreamd.offline.verify.segments import (
     read_or_nothing,
 )
 from durastreamd.offline.verify.survey import (
-    Claim,
+    Catalogued,
     StreamFiles,
     Survey,
     list_names,
@@ -69,7 +69,7 @@ def survey(disk: Disk) -> Survey:
 
 def _set_orphans_apart(found: Survey) -> None:
     """Take indexes that cut a segment out of what the streams have; see ``storage.log``."""
-    for stream, (state, place) in found.claims.items():
+    for stream, (state, place) in found.listed.items():
         files = found.files.get(stream)
         if files is None or not place.made:
             continue
@@ -108,14 +108,14 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     found = survey(disk)
     census = take_census(found)
     findings = [*found.findings, *census.findings, *found.orphans]
-    claims = {claim.stream.id: claim for claim in _chosen(found, census, scope)}
-    tasks = [task for claim in claims.values() for task in tasks_of(found, claim, scope)]
+    listed = {row.stream.id: row for row in _chosen(found, census, scope)}
+    tasks = [task for row in listed.values() for task in tasks_of(found, row, scope)]
     readers = Readers(census.streams)
     # In the order of the tasks, so that only one stream's reports are held at a time.
     for stream_id, group in groupby(run(tasks), key=lambda done: done[0].stream):
         reports = [report for _, report in group]
-        findings += _own_findings(census, readers, claims[stream_id], reports)
-        findings += _join(found, census, readers, claims[stream_id], reports)
+        findings += _own_findings(census, readers, listed[stream_id], reports)
+        findings += _join(found, census, readers, listed[stream_id], reports)
     for stream in census.streams.values():
         if scope.only is None or stream.id in scope.only:
             findings += _check_stream(disk, census, stream, scope)
@@ -123,15 +123,15 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     return Examination(found, census, findings)
 
 
-def _chosen(found: Survey, census: Census, scope: Scope) -> list[Claim]:
+def _chosen(found: Survey, census: Census, scope: Scope) -> list[Catalogued]:
     """Return the catalogue's streams that are to be looked at; those that ended since are not."""
     wanted = census.streams.keys() if scope.only is None else census.streams.keys() & scope.only
-    return [claim for stream, claim in found.claims.items() if stream in wanted]
+    return [row for stream, row in found.listed.items() if stream in wanted]
 
 
-def tasks_of(found: Survey, claim: Claim, scope: Scope) -> Iterator[SegmentTask]:
+def tasks_of(found: Survey, row: Catalogued, scope: Scope) -> Iterator[SegmentTask]:
     """Yield the segments of a stream that its placement covers."""
-    stream, place = claim
+    stream, place = row
     files = found.files.get(stream.id, StreamFiles([], [], []))
     if not place.made:
         return
@@ -152,23 +152,23 @@ def tasks_of(found: Survey, claim: Claim, scope: Scope) -> Iterator[SegmentTask]
 
 
 def _own_findings(
-    census: Census, readers: Readers, claim: Claim, reports: list[SegmentReport]
+    census: Census, readers: Readers, row: Catalogued, reports: list[SegmentReport]
 ) -> Iterator[Finding]:
     """What is wrong with a segment that retention has passed hurts nobody: it is being removed."""
-    now = census.streams.get(claim.stream.id)
+    now = census.streams.get(row.stream.id)
     read = readers.ranges(now) if now is not None else []
-    ends = [report.base for report in reports[1:]] + [claim.placement.flushed]
+    ends = [report.base for report in reports[1:]] + [row.placement.flushed]
     for report, end in zip(reports, ends, strict=True):
         unread = not any(low < max(end, report.end) and report.base < high for low, high in read)
-        passed = unread and report.base != claim.placement.base
+        passed = unread and report.base != row.placement.base
         for finding in report.findings:
             yield finding._replace(harmless=True) if passed else finding
 
 
 def _join(
-    found: Survey, census: Census, readers: Readers, claim: Claim, reports: list[SegmentReport]
+    found: Survey, census: Census, readers: Readers, row: Catalogued, reports: list[SegmentReport]
 ) -> Iterator[Finding]:
-    stream, place = claim
+    stream, place = row
     for before, report in pairwise(reports):
         path = fmt.index_path(stream.id, report.base)
         if report.head is None or before.tail is None or before.end != report.base:
@@ -176,7 +176,7 @@ def _join(
         wrong = contradiction(report.head, before.tail)
         if wrong and not before.findings:
             yield Finding(path, 0, "state", wrong, stream.key)
-    yield from _coverage(census, readers, claim, reports)
+    yield from _coverage(census, readers, row, reports)
     if reports and reports[-1].tail is not None and not reports[-1].findings:
         folded = reports[-1].tail[0]
         wrong = _row_differs(stream, folded)
@@ -200,18 +200,18 @@ def _row_differs(row: Stream, folded: Stream) -> str:
 
 
 def _coverage(
-    census: Census, readers: Readers, claim: Claim, reports: list[SegmentReport]
+    census: Census, readers: Readers, row: Catalogued, reports: list[SegmentReport]
 ) -> Iterator[Finding]:
     """Everything that anybody reads, and that the files are to hold, is in some segment."""
-    now = census.streams.get(claim.stream.id)
-    if now is None or not claim.placement.made:
+    now = census.streams.get(row.stream.id)
+    if now is None or not row.placement.made:
         return
-    flushed = claim.placement.flushed
+    flushed = row.placement.flushed
     needed = [(low, min(high, flushed)) for low, high in readers.ranges(now)]
     held = [(report.base, report.end) for report in reports]
     for low, high in without(needed, joined(held)):
-        path = fmt.segment_path(claim.stream.id, low)
-        yield Finding(path, 0, "gap", f"no segment holds {low} to {high}", claim.stream.key)
+        path = fmt.segment_path(row.stream.id, low)
+        yield Finding(path, 0, "gap", f"no segment holds {low} to {high}", row.stream.key)
 
 
 # --- a stream as it is by now ---
@@ -300,7 +300,7 @@ def orphans(found: Survey, census: Census) -> Iterator[str]:
     for stream, files in found.files.items():
         directory = fmt.stream_dir(stream)
         alive = stream in census.streams
-        if stream in found.claims and not alive:
+        if stream in found.listed and not alive:
             continue  # it ended since the last checkpoint: the next one removes it
         if not alive and not (files.bases or files.snapshots):
             yield directory
@@ -314,7 +314,7 @@ def orphans(found: Survey, census: Census) -> Iterator[str]:
 
 
 def _unplaced(found: Survey, census: Census) -> Iterator[tuple[str, str]]:
-    for stream, (state, place) in found.claims.items():
+    for stream, (state, place) in found.listed.items():
         if stream in census.streams and place.made and stream in found.files:
             files = found.files[stream]
             for base in files.indexes:

@@ -63,7 +63,7 @@ def is_loopback(name: str) -> bool:
         return False
 
 
-class Page(NamedTuple):
+class Visitor(NamedTuple):
     """A page that may use the server: what its answers have beside the common headers."""
 
     fields: Fields
@@ -99,7 +99,7 @@ class Visitors:
         self._names = frozenset(name_of(name) for name in (*hosts, *names))
         self._max_age = b"%d" % cors.max_age_s
         self._known: set[str] = set()
-        self._by_origin: dict[bytes, Page] = {}
+        self._by_origin: dict[bytes, Visitor] = {}
         self.common: Fields = [_NOSNIFF]  # of an answer to whoever is no page
         if self._any_page:
             self.common += [
@@ -110,7 +110,7 @@ class Visitors:
         else:
             self.common += [(b"Cross-Origin-Resource-Policy", b"same-site"), (b"Vary", b"Origin")]
 
-    def admit(self, request: Request) -> Page | None:
+    def admit(self, request: Request) -> Visitor | None:
         """Return the page that asks, None where the common headers are all that is needed.
 
         Raises the problem of a request that is not to be served. A preflight is answered whoever
@@ -134,7 +134,7 @@ class Visitors:
         found = self._by_origin.get(origin)
         if found is None and self._allows(origin):
             fields = [(b"Access-Control-Allow-Origin", origin), _EXPOSE]
-            found = Page(fields, CommonHeaders([*self.common, *fields]))
+            found = Visitor(fields, CommonHeaders([*self.common, *fields]))
             if len(self._by_origin) >= _REMEMBERED_MAX:
                 del self._by_origin[next(iter(self._by_origin))]
             self._by_origin[origin] = found
