@@ -395,7 +395,8 @@ class _Everything:
             detail = stream.detail or self._engine.load_detail(stream)
         blob = stream.snapshot
         shown = None
-        if blob is not None:
+        # A deleted stream, kept for its forks, shows nothing: its blob may be gone already.
+        if blob is not None and not stream.gone:
             owner = self._numbers[blob.owner if linked else stream.id]
             shown = (owner, blob.position, blob.serial)
         self._out.write(
