@@ -17,6 +17,7 @@ RETRY_AFTER_S_MAX = 60.0
 PASSING = {
     problems.RATE_LIMITED.code,
     problems.UNAVAILABLE.code,
+    problems.DISK_FAILED.code,
     problems.REQUEST_TIMEOUT.code,
 }
 # Of answers without a problem document: 502 and 504 come from what stands between.

@@ -7,6 +7,7 @@ Text that came from a client goes through ``quoted`` before it enters a detail, 
 never echoes more than a line of it and never a control character.
 """
 
+import codecs
 import json
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,10 @@ DETAIL_CHARACTERS_MAX: Final = 600  # Our sentence around at most two quoted val
 CONTENT_TYPE: Final = b"application/problem+json"
 
 Member = str | int
+
+# Found now: the first use would load it from a file, and a server that is out of descriptors or
+# whose disk fails has an error to tell just then.
+_escape = codecs.getencoder("unicode_escape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +211,11 @@ STREAM_DAMAGED = _row(
     "STREAM_DAMAGED", 500, "Stream Damaged",
     "The stored bytes of this stream fail their check; an operator has to run dsadmin verify.",
 )  # fmt: skip
+DISK_FAILED = _row(
+    "DISK_FAILED", 503, "Disk Failed",
+    "The disk failed under this request, and nothing was stored; repeat it, and tell the operator "
+    "if it goes on.",
+)  # fmt: skip
 INSUFFICIENT_STORAGE = _row(
     "INSUFFICIENT_STORAGE", 507, "Insufficient Storage",
     "The disk is full or the quota is used up; nothing was stored.",
@@ -254,7 +264,7 @@ def by_slug(slug: str) -> Problem | None:
 def quoted(text: str) -> str:
     """Give ``text`` from a client fit for a detail: quoted, escaped, at most a line of it."""
     clipped = text[:ECHO_CHARACTERS_MAX]
-    escaped = clipped.encode("unicode_escape").decode("ascii")[:ECHO_CHARACTERS_MAX]
+    escaped = _escape(clipped)[0].decode("ascii")[:ECHO_CHARACTERS_MAX]
     return f"'{escaped}...'" if len(text) > len(clipped) else f"'{escaped}'"
 
 

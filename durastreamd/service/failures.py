@@ -26,27 +26,67 @@ logger = logging.getLogger(__name__)
 Failure = ProblemError | DurastreamError | OSError
 FAILURES = (ProblemError, DurastreamError, OSError)
 
-# Every request may meet it while it lasts.
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+# Every request may meet these while they last.
 _exhausted = Seldom(logger, logging.WARNING)
+_full = Seldom(logger, logging.ERROR)
+_failed = Seldom(logger, logging.ERROR)
 
 
 def problem_of(exc: Failure, request: Request) -> ProblemError:
-    """Return what went wrong in the words of the protocol."""
+    """Return what went wrong in the words of the protocol; the log has the rest, with paths."""
     if isinstance(exc, ProblemError):
         return exc
-    short_of = _short_of(exc)
-    if short_of is not None:
-        _exhausted.say("the process is short of what the system lends: %s", short_of)
-        return _busy(
-            "The server is out of descriptors or memory; nothing was stored. Wait a moment."
-        )
-    if isinstance(exc, OverloadedError):
-        return _busy(f"{_sentence(exc)} Come back in a moment.")
-    if isinstance(exc, StreamStoppedError | SyncFailedError):
-        return _busy("The server is going down; nothing was stored. Come back in a moment.")
     if isinstance(exc, OutcomeUnknownError):
         return _unknown(request)
-    return _storage_problem(exc)
+    if isinstance(exc, StreamStoppedError | SyncFailedError):
+        return _later(
+            problems.UNAVAILABLE,
+            "The server is going down; nothing was stored. Come back in a moment.",
+        )
+    if isinstance(exc, StreamDamagedError | CorruptDataError):
+        # Told once, when it was found; any client may ask for a damaged stream again and again.
+        detail = "The stream's data on disk is damaged; its operator has to repair it."
+        return ProblemError(problems.STREAM_DAMAGED, detail)
+    refused = _refused_by_system(exc)
+    if refused is not None or isinstance(exc, WriteFailedError):
+        return _system_problem(exc, refused)
+    if isinstance(exc, OverloadedError):
+        return _later(problems.UNAVAILABLE, f"{_sentence(exc)} Come back in a moment.")
+    logger.error("%s: %s", type(exc).__name__, exc)
+    return ProblemError(problems.INTERNAL_ERROR, "The server failed; its log has the reason.")
+
+
+def _refused_by_system(exc: BaseException | None) -> OSError | None:
+    """Return what the system said that this failure came of; None if it was not asked."""
+    while exc is not None and not isinstance(exc, OSError):
+        exc = exc.__cause__
+    return exc
+
+
+def _system_problem(exc: Failure, refused: OSError | None) -> ProblemError:
+    """Tell want of descriptors, want of room and a failing disk apart. Nothing was stored."""
+    number = refused.errno if refused is not None else None
+    if number in EXHAUSTED:
+        assert refused is not None
+        _exhausted.say("the process is short of what the system lends: %s", refused.strerror)
+        return _later(
+            problems.UNAVAILABLE,
+            "The server is out of descriptors or memory; nothing was stored. Wait a moment.",
+        )
+    if number in _FULL:
+        _full.say("the disk is full: %s", exc)
+        return _later(
+            problems.INSUFFICIENT_STORAGE,
+            "The disk has no room for it; nothing was stored. Try again later.",
+        )
+    _failed.say("the disk failed: %s", exc)
+    return _later(
+        problems.DISK_FAILED,
+        "The disk under the server failed; nothing was stored. Repeat the request; if it goes on, "
+        "tell the operator, whose log has the reason.",
+    )
 
 
 def _unknown(request: Request) -> ProblemError:
@@ -68,8 +108,7 @@ def _unknown(request: Request) -> ProblemError:
         "The server failed while it stored this; it may be there or not. Repeat the request as it "
         "is: it takes effect once."
     )
-    later = ((b"Retry-After", b"%d" % RETRY_S),)
-    return ProblemError(problems.OUTCOME_UNKNOWN_REPEAT, detail, later, retryAfter=RETRY_S)
+    return _later(problems.OUTCOME_UNKNOWN_REPEAT, detail)
 
 
 def rendered(exc: ProblemError, path: str) -> Answer:
@@ -84,30 +123,6 @@ def _sentence(exc: Exception) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _busy(detail: str) -> ProblemError:
+def _later(problem: problems.Problem, detail: str) -> ProblemError:
     fields = ((b"Retry-After", b"%d" % RETRY_S),)
-    return ProblemError(problems.UNAVAILABLE, detail, fields, retryAfter=RETRY_S)
-
-
-def _short_of(exc: Failure) -> str | None:
-    """Return what the system would not lend, descriptors or memory; None if that is not it."""
-    for each in (exc, exc.__cause__):
-        if isinstance(each, OSError) and each.errno in EXHAUSTED:
-            return each.strerror or errno.errorcode[each.errno]
-    return None
-
-
-def _storage_problem(exc: DurastreamError | OSError) -> ProblemError:
-    """Say what the client needs to know; the log has the rest, with paths."""
-    if isinstance(exc, StreamDamagedError | CorruptDataError):
-        # Told once, when it was found; any client may ask for a damaged stream again and again.
-        detail = "The stream's data on disk is damaged; its operator has to repair it."
-        return ProblemError(problems.STREAM_DAMAGED, detail)
-    logger.error("%s: %s", type(exc).__name__, exc)
-    if isinstance(exc, WriteFailedError):
-        detail = "The disk did not take the data; nothing was stored. Try again later."
-        fields = ((b"Retry-After", b"%d" % RETRY_S),)
-        return ProblemError(problems.INSUFFICIENT_STORAGE, detail, fields, retryAfter=RETRY_S)
-    return ProblemError(
-        problems.INTERNAL_ERROR, "The disk failed; the server's log has the reason."
-    )
+    return ProblemError(problem, detail, fields, retryAfter=RETRY_S)

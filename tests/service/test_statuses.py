@@ -292,7 +292,7 @@ REFUSALS = dict([*malformed(), *bad(), *stateful(), *bodies()])
 ELSEWHERE = {
     "PAYLOAD_TOO_LARGE", "RATE_LIMITED", "UNAVAILABLE", "INSUFFICIENT_STORAGE", "STREAM_DAMAGED",
     "INTERNAL_ERROR", "OFFSET_EXPIRED", "REQUEST_TIMEOUT", "URI_TOO_LONG", "HEADERS_TOO_LARGE",
-    "HTTP_VERSION_NOT_SUPPORTED", "NOT_IMPLEMENTED", "FORK_TOO_DEEP",
+    "HTTP_VERSION_NOT_SUPPORTED", "NOT_IMPLEMENTED", "FORK_TOO_DEEP", "DISK_FAILED",
 }  # fmt: skip
 # Of surfaces that have tests of their own, or that do not exist yet.
 NOT_HERE = {

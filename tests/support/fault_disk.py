@@ -36,6 +36,14 @@ class FaultDisk(SimDisk):
     calls = 0
     fired = 0
 
+    def refuse(self, fault: int, only: tuple[str, ...]) -> None:
+        """Fail these operations from now on."""
+        self.fault, self.only, self.fail_at, self.period = fault, only, self.calls + 1, 1
+
+    def mend(self) -> None:
+        """Fail no more."""
+        self.fail_at = 0
+
     def __getattribute__(self, name: str) -> object:
         found = super().__getattribute__(name)
         if name in _COUNTED:

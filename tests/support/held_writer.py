@@ -25,6 +25,7 @@ from durastreamd.protocol.outcomes import Appended, Created, Outcome
 from durastreamd.streams.committer import InlineWriter, Report, Work
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import Ticket
+from tests.support.fault_disk import FaultDisk
 from tests.support.sim_disk import SimDisk
 
 NOW = 1_700_000_000_000
@@ -73,7 +74,7 @@ class HeldWriter(InlineWriter):
         raise self._failure
 
 
-class FullDisk(SimDisk):
+class FullDisk(FaultDisk):
     """A disk that is full, out of names or broken for as long as the test says."""
 
     def __init__(self) -> None:
