@@ -5,6 +5,7 @@ Profiles are quick for a developer (dev), repeatable in CI (ci) and long on requ
 
 import logging
 import os
+import signal
 from collections.abc import Generator, Iterator
 
 import httpx
@@ -27,6 +28,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.en
 # httpx gives up after five seconds if it is told nothing, and a busy machine can take longer.
 for _what in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _what, PATIENCE_S)
+
+# A shell without job control starts what runs behind it with interrupts ignored, and whatever is
+# started from there inherits it: programs under test are to end by an interrupt all the same.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FAILED = pytest.StashKey[bool]()
 
