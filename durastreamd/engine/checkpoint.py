@@ -32,13 +32,19 @@ from durastreamd.engine.engine import Engine
 from durastreamd.errors import WriteFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import format as fmt, log
-from durastreamd.storage.catalog import CatalogWriter, Commit, Row, encode_rows, load
+from durastreamd.storage.catalog import CatalogWriter, Commit, encode_rows, load
 from durastreamd.storage.disk import Disk, sync_file
+from durastreamd.storage.rows import (
+    BucketEndRow,
+    BucketRow,
+    Row,
+    StreamEndRow,
+    StreamRow,
+    latest,
+)
 
 Job = Callable[[], object]
 Steps = Generator[Job, object, None]
-
-STREAM, STREAM_GONE, BUCKET, BUCKET_GONE = range(4)
 
 # A catalogue with this many outdated rows per live one is written anew.
 _OUTDATED_PER_LIVE = 3
@@ -79,7 +85,7 @@ class _Cut(NamedTuple):
     dirty: list[int]
     removed: list[int]
     trimmed: list[int]
-    buckets: list[Row]
+    buckets: list[BucketRow | BucketEndRow]
 
 
 def _begin(engine: Engine) -> _Cut:
@@ -99,9 +105,9 @@ def _begin(engine: Engine) -> _Cut:
     return cut
 
 
-def _bucket_row(engine: Engine, name: str) -> Row:
+def _bucket_row(engine: Engine, name: str) -> BucketRow | BucketEndRow:
     bucket = engine.namespace.buckets.get(name)
-    return [BUCKET, name, bucket.created_ms] if bucket else [BUCKET_GONE, name]
+    return BucketRow(name, bucket.created_ms) if bucket else BucketEndRow(name)
 
 
 def _give_back(engine: Engine, cut: _Cut) -> None:
@@ -111,7 +117,7 @@ def _give_back(engine: Engine, cut: _Cut) -> None:
             engine.dirty[stream] = None
     engine.removed.update(dict.fromkeys(cut.removed))
     engine.trimmed.update(dict.fromkeys(cut.trimmed))
-    engine.dirty_buckets.update((str(row[1]), None) for row in cut.buckets)
+    engine.dirty_buckets.update((row.subject, None) for row in cut.buckets)
 
 
 def _nothing() -> None:
@@ -156,7 +162,7 @@ def _flush_streams(engine: Engine, cut: _Cut) -> Generator[Job, object, list[Row
         for stream_id in part:
             if stream_id in taken and stream_id in engine.namespace.by_id:
                 placement = engine.placements[stream_id]
-                rows.append([STREAM, taken[stream_id], list(placement)])
+                rows.append(StreamRow(taken[stream_id], placement))
     return rows
 
 
@@ -272,7 +278,7 @@ def _record(engine: Engine, cut: _Cut, rows: list[Row]) -> Steps:
     """Step 4: the catalogue."""
     # Also those that ended since the checkpoint began: older rows of theirs must not stand, for
     # the changes in between are about to leave the journal.
-    rows += [[STREAM_GONE, stream] for stream in {**dict.fromkeys(cut.removed), **engine.removed}]
+    rows += map(StreamEndRow, {**dict.fromkeys(cut.removed), **engine.removed})
     rows += cut.buckets
     commit = Commit(cut.lsn, cut.journal_first, cut.next_id, removals_of(engine, cut))
     engine.outdated_rows += len(rows)
@@ -290,19 +296,9 @@ def _rewrite(
 
     The old rows are read back from the file: those in memory may be ahead of what is durable.
     """
-    current = keyed(load(disk, uuid).rows + fresh)
-    rows = [row for row in current.values() if row[0] in (STREAM, BUCKET)]
+    current = latest(load(disk, uuid).rows + fresh)
+    rows = [row for row in current.values() if isinstance(row, StreamRow | BucketRow)]
     writer.rewrite(list(encode_rows(rows)), commit)
-
-
-def keyed(rows: list[Row]) -> dict[object, Row]:
-    """Return rows by what they are about; a later row takes the place of an earlier one."""
-    found: dict[object, Row] = {}
-    for row in rows:
-        subject = row[1][0] if row[0] == STREAM else row[1]  # type: ignore[index]
-        found.pop(subject, None)
-        found[subject] = row
-    return found
 
 
 def retire_journal(disk: Disk, first: int) -> None:

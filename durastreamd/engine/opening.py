@@ -50,6 +50,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
 from durastreamd.storage.disk import Disk, sync_file, write_new_file
 from durastreamd.storage.recovery import JournalWalk, Replay, SetAside, Torn
+from durastreamd.storage.rows import BucketRow, StreamRow, latest
 
 logger = logging.getLogger(__name__)
 
@@ -171,17 +172,17 @@ class _Opening:
 
     def _load_rows(self, loaded: catalog.Loaded) -> None:
         engine = self._engine
-        rows = cp.keyed(loaded.rows)
+        rows = latest(loaded.rows)
         for row in rows.values():
-            if row[0] == cp.BUCKET:
-                engine.namespace.buckets[row[1]] = Bucket(row[2])  # type: ignore[index,arg-type]
+            if isinstance(row, BucketRow):
+                engine.namespace.buckets[row.subject] = Bucket(row.created_ms)
         for row in rows.values():
-            if row[0] == cp.STREAM:
-                stream = Stream.from_row(row[1])  # type: ignore[arg-type]
+            if isinstance(row, StreamRow):
+                stream = Stream.from_row(row.fields)
                 engine.namespace.add(stream)
                 if stream.damage:
                     engine.damaged[stream.id] = None
-                engine.placements[stream.id] = log.Placement(*row[2])  # type: ignore[misc]
+                engine.placements[stream.id] = row.placement
         engine.namespace.next_id = max(engine.namespace.next_id, loaded.commit.next_id)
         engine.applied_id = loaded.commit.next_id - 1
         engine.outdated_rows = max(len(loaded.rows) - len(engine.namespace.by_id), 0)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
@@ -169,11 +168,7 @@ def _look(disk: RealDisk, options: EngineOptions, *, running: bool) -> Opened:
     moment = now_ms()
     # Read before the engine opens: what the files hold now they hold then, too.
     loaded = catalog.load(disk, datadir.read_identity(disk).uuid)
-    stored = {
-        row[1][0]: log.Placement(*row[2])  # type: ignore[index,misc]  # CBOR is untyped
-        for row in cp.keyed(loaded.rows).values()
-        if row[0] == cp.STREAM
-    }
+    stored = {row.subject: row.placement for row in loaded.streams()}
     overlay = OverlayDisk(disk)
     try:
         engine, report = open_engine(overlay, options, lambda: b"", moment)

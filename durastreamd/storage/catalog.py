@@ -23,12 +23,11 @@ from durastreamd.errors import CorruptDataError, SyncFailedError, WriteFailedErr
 from durastreamd.storage import format as fmt, scan
 from durastreamd.storage.checksum import digest, seed
 from durastreamd.storage.disk import Disk, read_file, write_all, write_new_file
+from durastreamd.storage.rows import Row, StrangeRow, StreamRow, decode_row, encode_row, latest
 from durastreamd.storage.scan import Gap, Walk
 
 _SUM_BYTES = fmt.CHECKSUM.size
 ROWS_PER_FRAME = 512
-
-Row = list[object]
 
 
 class Commit(NamedTuple):
@@ -49,6 +48,10 @@ class Loaded(NamedTuple):
     rows: list[Row]
     commit: Commit
     torn: bytes
+
+    def streams(self) -> list[StreamRow]:
+        """Return the row of each stream that is there."""
+        return [row for row in latest(self.rows).values() if isinstance(row, StreamRow)]
 
 
 def _frame(magic: bytes, checkpoint: int, body: bytes, base: int, position: int) -> bytes:
@@ -92,9 +95,9 @@ def _encode(
 
 def encode_rows(rows: Iterable[Row]) -> Iterator[bytes]:
     """Yield bodies of ROWS frames; encoding is the costly part and may be done in slices."""
-    slab: list[Row] = []
+    slab: list[object] = []
     for row in rows:
-        slab.append(row)
+        slab.append(encode_row(row))
         if len(slab) == ROWS_PER_FRAME:
             yield cbor2.dumps(slab)
             slab = []
@@ -231,6 +234,10 @@ def _walk(data: bytes, position: int, number: int, base: int) -> Loaded | None:
         if found.commit is None:
             pending += found.rows
         else:
+            strange = next((row for row in pending if isinstance(row, StrangeRow)), None)
+            if strange is not None:
+                reason = f"a row cannot be understood: {strange.item!r:.80}; run `dsadmin verify`"
+                raise CorruptDataError(path, found.position, reason)
             rows += pending
             pending = []
             loaded = Loaded(number, position, found.checkpoint, rows, found.commit, b"")
@@ -267,7 +274,7 @@ def parse_frame(data: bytes, position: int, base: int) -> CatalogFrame | None:
     try:
         fields = cbor2.loads(body)
         if magic == fmt.ROWS_MAGIC:
-            return CatalogFrame(position, end, checkpoint, list(fields), None)
+            return CatalogFrame(position, end, checkpoint, list(map(decode_row, fields)), None)
         return CatalogFrame(position, end, checkpoint, [], Commit(*fields))
     except (cbor2.CBORDecodeError, TypeError, ValueError):
         return None

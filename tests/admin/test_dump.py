@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from durastreamd.admin.look.diagnostic import diagnostic
+from durastreamd.admin.look.frames import catalog_frames
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.storage import format as fmt
+from durastreamd.storage import catalog, format as fmt
 from durastreamd.storage.disk import RealDisk
+from durastreamd.storage.log import placement_at
+from durastreamd.storage.rows import Row, StrangeRow, StreamRow
 from tests.admin.harness import ROUNDS, run
 from tests.golden.test_golden import HERE as GOLDEN, NOW
 
@@ -267,3 +270,18 @@ def test_the_frame_before_a_lost_one_is_the_last_of_its_run(tmp_path: Path) -> N
     (lost,) = [r for r in run("--data-dir", data, "dump", "--json").records if r["kind"] == "bytes"]
     assert lost["detail"] == "215 bytes, all zero; the next frame verifies at 414"
     assert fmt.FRAME.size == 88
+
+
+def test_a_row_of_another_version_is_named_and_shown() -> None:
+    uuid = bytes(16)
+    strange: list[Row] = [StrangeRow([9, "later"]), StreamRow([7, "short"], placement_at(0))]
+    data = catalog.encode_file(uuid, 1, 0, strange, catalog.Commit(1, 1, 1, []))
+    found = list(catalog_frames("a.cat", data, uuid, 1))
+    assert [(each.kind, each.verdict) for each in found] == [
+        ("header", "ok"),
+        ("rows", "ok"),
+        ("row", "unknown-kind"),
+        ("row", "unknown-kind"),
+        ("commit", "ok"),
+    ]
+    assert cbor2.loads(found[2].header) == [9, "later"]

@@ -5,13 +5,14 @@ from hypothesis import given, strategies as st
 
 from durastreamd.errors import CorruptDataError
 from durastreamd.storage import catalog, format as fmt
-from durastreamd.storage.catalog import CatalogWriter, Commit, Loaded, Row
+from durastreamd.storage.catalog import CatalogWriter, Commit, Loaded
+from durastreamd.storage.rows import BucketRow, Row, StrangeRow
 from tests.support.sim_disk import SimDisk
 
 UUID = bytes(range(16))
 FIRST = Commit(0, 1, 1, [])
 
-rows = st.lists(st.tuples(st.integers(1, 9), st.text(max_size=8)).map(list), max_size=6)
+rows = st.lists(st.builds(BucketRow, st.text(max_size=8), st.integers(1, 9)), max_size=6)
 checkpoints = st.lists(st.tuples(rows, st.booleans()), max_size=5)
 
 
@@ -51,12 +52,26 @@ def test_what_is_appended_is_loaded_again(given_: list[tuple[list[Row], bool]]) 
 
 
 def test_more_rows_than_a_frame_holds_are_several_frames() -> None:
-    many: list[Row] = [[number, "x"] for number in range(2 * catalog.ROWS_PER_FRAME + 1)]
+    many: list[Row] = [BucketRow("x", number) for number in range(2 * catalog.ROWS_PER_FRAME + 1)]
     bodies = encoded(many)
     assert len(bodies) == 3
     disk, writer = fresh()
     writer.append(bodies, commit_of(1))
     assert catalog.load(disk, UUID).rows == many
+
+
+def test_a_row_of_no_known_kind_is_refused_once_it_counts() -> None:
+    disk, writer = fresh()
+    good = writer.length
+    writer.append(encoded([BucketRow("a", 1), StrangeRow([9, "a"])]), commit_of(1))
+    with pytest.raises(CorruptDataError, match=r"a row cannot be understood: \[9, 'a'\]"):
+        catalog.load(disk, UUID)
+    body = fmt.CATALOG_FRAME.size
+    rows_end = good + body + len(encoded([BucketRow("a", 1), StrangeRow([9, "a"])])[0])
+    handle = disk.open(fmt.catalog_path(writer.number), write=True)
+    disk.truncate(handle, rows_end)  # its commit never came: it says nothing
+    disk.release(handle)
+    assert catalog.load(disk, UUID).rows == []
 
 
 @pytest.fixture
@@ -65,7 +80,8 @@ def three() -> tuple[SimDisk, list[int]]:
     disk, writer = fresh()
     ends = [writer.length]
     for number in (1, 2):
-        writer.append(encoded([[number, "row"], [number + 5, "other"]]), commit_of(number))
+        found: list[Row] = [BucketRow("row", number), BucketRow("other", number + 5)]
+        writer.append(encoded(found), commit_of(number))
         ends.append(writer.length)
     return disk, ends
 

@@ -23,6 +23,7 @@ from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Append, Create, Mark
 from durastreamd.storage import catalog, format as fmt, index, journal
 from durastreamd.storage.checksum import digest, payload_sum
+from durastreamd.storage.rows import BucketEndRow
 from durastreamd.storage.scan import CROWDED_FACTOR, JOURNAL, NESTED_MAX, Gap
 from tests.support.sim_disk import SimDisk
 
@@ -395,7 +396,7 @@ def test_a_later_checkpoint_behind_damage_is_seen() -> None:
     writer = catalog.CatalogWriter.create(disk, UUID, catalog.Commit(1, 1, 1, []))
     ends = [writer.length]
     for lsn in (2, 3):
-        writer.append(list(catalog.encode_rows([[3, "b"]])), catalog.Commit(lsn, 1, 1, []))
+        writer.append(list(catalog.encode_rows([BucketEndRow("b")])), catalog.Commit(lsn, 1, 1, []))
         ends.append(writer.length)
 
     def rot(data: bytearray) -> None:

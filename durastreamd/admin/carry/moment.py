@@ -18,6 +18,7 @@ from typing import NamedTuple
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError
+from durastreamd.model.stream_state import Stream
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
 from durastreamd.storage.disk import Disk, read_file
 from durastreamd.storage.proofs import BlobFile
@@ -83,9 +84,9 @@ def _look(disk: Disk) -> Moment:
     for file in files:
         if file.number in ends:
             contents[fmt.journal_path(file.number)] = file.data[: ends[file.number]]
-    rows = [row for row in cp.keyed(loaded.rows).values() if row[0] == cp.STREAM]
-    places = {row[1][0]: log.Placement(*row[2]) for row in rows}  # type: ignore[index,misc]
-    damaged = {row[1][0] for row in rows if row[1][15]}  # type: ignore[index]
+    rows = loaded.streams()
+    places = {row.subject: row.placement for row in rows}
+    damaged = {row.subject for row in rows if Stream.from_row(row.fields).damage}
     wanted = list(_stream_files(disk, places))
     return Moment(identity.uuid, walk.next_lsn - 1, len(places), damaged, contents, wanted)
 

@@ -30,9 +30,19 @@ from durastreamd.model.records import (
     Record,
     UnreadableRecordError,
 )
+from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import catalog, format as fmt, index, journal
 from durastreamd.storage.checksum import payload_sum
+from durastreamd.storage.rows import (
+    BucketEndRow,
+    BucketRow,
+    Row,
+    StrangeRow,
+    StreamEndRow,
+    StreamRow,
+    encode_row,
+)
 from durastreamd.storage.scan import Gap
 
 OK = "ok"
@@ -344,29 +354,40 @@ def _commit(place: Extent, verdict: str, common: Fields, sums: Fields, body: byt
 
 
 def _rows(
-    place: Extent, verdict: str, common: Fields, sums: Fields, rows: list[catalog.Row]
+    place: Extent, verdict: str, common: Fields, sums: Fields, rows: list[Row]
 ) -> Iterator[Found]:
     yield Found(*place, "rows", verdict, common | {"rows": len(rows)} | sums)
     for row in rows:
-        kind, fields = _row(row)
-        yield Found(*place, kind, verdict, common | fields, 0, cbor2.dumps(row))
+        body = cbor2.dumps(encode_row(row))
+        try:
+            kind, fields = _row(row)
+        except (TypeError, ValueError):
+            detail = "a row that this version does not understand"
+            yield Found(*place, "row", "unknown-kind", common, 0, body, detail)
+        else:
+            yield Found(*place, kind, verdict, common | fields, 0, body)
 
 
-def _row(row: list) -> tuple[str, Fields]:  # type: ignore[type-arg]  # CBOR is untyped
-    kind = row[0]
-    if kind == 0:
-        stream, place = row[1], row[2]
-        return "stream-row", {
-            "stream": f"{stream[0]:016x}",
-            "key": stream[1],
-            "tail": mint(stream[11]),
-            "messages": stream[12],
-            "lsn": stream[16],
-            "segment": mint(place[0]),
-            "segment_bytes": place[1],
-            "index_bytes": place[2],
-            "damage": stream[15] or None,
-        }
-    if kind == 1:
-        return "stream-end-row", {"stream": f"{row[1]:016x}"}
-    return ("bucket-row" if kind == 2 else "bucket-end-row"), {"bucket": row[1]}
+def _row(row: Row) -> tuple[str, Fields]:
+    match row:
+        case StreamRow(fields, place):
+            stream = Stream.from_row(fields)
+            return "stream-row", {
+                "stream": f"{stream.id:016x}",
+                "key": stream.key,
+                "tail": mint(stream.tail),
+                "messages": stream.messages,
+                "lsn": stream.lsn,
+                "segment": mint(place.base),
+                "segment_bytes": place.segment_bytes,
+                "index_bytes": place.index_bytes,
+                "damage": stream.damage or None,
+            }
+        case StreamEndRow(stream_id):
+            return "stream-end-row", {"stream": f"{stream_id:016x}"}
+        case BucketRow(name, _):
+            return "bucket-row", {"bucket": name}
+        case BucketEndRow(name):
+            return "bucket-end-row", {"bucket": name}
+        case StrangeRow(item):
+            raise ValueError(repr(item))

@@ -17,11 +17,11 @@ Without a trusted catalogue a directory below streams/ is a living stream unless
 it ended; empty buckets are lost then, and a deletion of the last seconds may be undone.
 """
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from durastreamd.engine import checkpoint as cp
 from durastreamd.model.lineage import Lineage
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import BucketChange, Delete
@@ -39,8 +39,9 @@ from durastreamd.offline.verify.survey_journal import owner_of_lost
 from durastreamd.offline.verify.verification import Examination, check_snapshot
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import catalog, format as fmt, journal
-from durastreamd.storage.catalog import Commit, Row
+from durastreamd.storage.catalog import Commit
 from durastreamd.storage.disk import Disk
+from durastreamd.storage.rows import BucketRow, Row, StreamRow
 
 _STREAM_PATH = re.compile(rf"{fmt.STREAMS_DIR}/[0-9a-f]{{2}}/([0-9a-f]{{16}})(/|$)")
 _LIGHT = {"foreign", "orphan"}
@@ -342,12 +343,12 @@ class _Planning:
                 self._plan.made += layout.made
             if (blob := state.snapshot) is not None:
                 self._kept.add(fmt.snapshot_path(blob.owner, blob.position, blob.serial))
-            rows.append([cp.STREAM, state.row(), list(placement)])
+            rows.append(StreamRow(state.row(), placement))
             bucket = bucket_of(state.key)
             if bucket and bucket not in self._buckets:
                 self._buckets[bucket] = state.created_ms
                 self._plan.notes.append(f"bucket {bucket}: made again for {state.key}")
-        return [[cp.BUCKET, name, made] for name, made in sorted(self._buckets.items())] + rows
+        return [*itertools.starmap(BucketRow, sorted(self._buckets.items())), *rows]
 
     def _control_files(self, rows: list[Row]) -> None:
         found, uuid = self._found, self._plan.uuid

@@ -7,12 +7,12 @@ durable, and the file is damaged: then rows that verify are evidence, and no lon
 
 from typing import NamedTuple
 
-from durastreamd.engine import checkpoint as cp
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.verify.scan import catalog_header, scan_catalog
 from durastreamd.offline.verify.survey import Catalogued, Survey
-from durastreamd.storage import format as fmt, log
-from durastreamd.storage.catalog import Commit, Row
+from durastreamd.storage import format as fmt
+from durastreamd.storage.catalog import Commit
+from durastreamd.storage.rows import BucketRow, Row, StrangeRow, StreamEndRow, StreamRow, latest
 from durastreamd.storage.scan import Gap
 
 
@@ -104,19 +104,28 @@ def _judge(
 
 def _take(found: Survey, rows: list[Row]) -> None:
     """Take rows over; those of a newer file, taken before, stand."""
-    for subject, row in cp.keyed(rows).items():
-        try:
-            if row[0] == cp.BUCKET:
-                found.buckets.setdefault(str(row[1]), int(row[2]))  # type: ignore[call-overload]
-            elif row[0] == cp.STREAM_GONE and subject not in found.listed:
-                found.ended.add(int(subject))  # type: ignore[call-overload]
-            elif row[0] == cp.STREAM and subject not in found.ended:
-                stream = Stream.from_row(row[1])  # type: ignore[arg-type]
-                listed = Catalogued(stream, log.Placement(*row[2]))  # type: ignore[misc]
+    for row in latest(rows).values():
+        match row:
+            case BucketRow(name, created_ms):
+                found.buckets.setdefault(name, created_ms)
+            case StreamEndRow(stream_id) if stream_id not in found.listed:
+                found.ended.add(stream_id)
+            case StreamRow(fields, placement) if row.subject not in found.ended:
+                try:
+                    stream = Stream.from_row(fields)
+                except (TypeError, ValueError):
+                    _not_understood(found, fields)
+                    continue
                 held = found.listed.get(stream.id)
                 if held is None or held.stream.lsn < stream.lsn:
-                    found.listed[stream.id] = listed
-        except (TypeError, ValueError, LookupError):
-            path = fmt.catalog_path(found.catalog_number)
-            found.found(path, 0, "row", f"a row cannot be understood: {row!r:.80}")
-            found.catalog_trusted = False
+                    found.listed[stream.id] = Catalogued(stream, placement)
+            case StrangeRow(item):
+                _not_understood(found, item)
+            case _:
+                pass
+
+
+def _not_understood(found: Survey, item: object) -> None:
+    path = fmt.catalog_path(found.catalog_number)
+    found.found(path, 0, "row", f"a row cannot be understood: {item!r:.80}")
+    found.catalog_trusted = False

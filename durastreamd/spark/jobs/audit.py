@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from durastreamd.engine import checkpoint as cp
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit import show
 from durastreamd.kit.command import Command
@@ -109,13 +108,12 @@ def plan(root: str) -> Audit:
 
 def _plan(found: Opened) -> Audit:
     loaded = catalog.load(found.disk, found.engine.uuid)
-    rows = [row for row in cp.keyed(loaded.rows).values() if row[0] == cp.STREAM]
+    rows = loaded.streams()
     parts: list[AuditPart] = []
     already = []
     for row in rows:
-        stream = Stream.from_row(row[1])  # type: ignore[arg-type]  # CBOR is untyped
-        place = log.Placement(*row[2])  # type: ignore[misc]
-        parts += _parts(found, stream, place)
+        stream = Stream.from_row(row.fields)
+        parts += _parts(found, stream, row.placement)
         if stream.id in found.engine.namespace.by_id:
             stream = found.engine.namespace.by_id[stream.id]
         if stream.damage:
