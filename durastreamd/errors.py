@@ -40,6 +40,14 @@ class SyncFailedError(StorageError):
     """
 
 
+class ReadFailedError(StorageError):
+    """The disk did not hand out a file's bytes. It says nothing about them: ask again later."""
+
+    def __init__(self, file: str, reason: str) -> None:
+        super().__init__(f"{file} cannot be read: {reason}")
+        self.file = file
+
+
 class CorruptDataError(StorageError):
     """Bytes that were durable do not verify, and it cannot be told whose they were.
 

@@ -17,7 +17,7 @@ import cbor2
 
 from durastreamd.engine.options import EngineOptions
 from durastreamd.engine.view import Level, View, record_of
-from durastreamd.errors import CorruptDataError, StreamDamagedError
+from durastreamd.errors import CorruptDataError, ReadFailedError, StreamDamagedError
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.records import (
     Append,
@@ -77,6 +77,7 @@ class Engine:
         # Streams that must keep their detail (an actor is at work), and readers' claims on files.
         self.awake: set[int] = set()
         self.damaged: dict[int, None] = {}  # streams that are refused
+        self.failed_reads = 0  # the disk did not hand out bytes; nobody is refused for it
         self.pins: dict[int, int] = {}
 
     # --- writing ---
@@ -247,13 +248,19 @@ class Engine:
 
     @contextmanager
     def holding(self, held: Collection[int]) -> Iterator[None]:
-        """Keep the files of streams until the with block ends; damage met in it is marked."""
+        """Keep the files of streams until the with block ends; damage met in it is marked.
+
+        A disk that fails is counted, and that is all: what it did not hand out may be whole.
+        """
         for held_id in held:
             self.pins[held_id] = self.pins.get(held_id, 0) + 1
         try:
             yield
         except CorruptDataError as exc:
             self.note_damage(exc)
+            raise
+        except ReadFailedError:
+            self.failed_reads += 1
             raise
         finally:
             for held_id in held:

@@ -19,8 +19,9 @@ power cut can still take away.
 
 Damage that concerns one stream marks that stream, for good, in its row; its records are kept in
 quarantine/ and every other stream is served. A file of a stream that cannot be opened or read is
-damage to it. Errors of the machine (no more file handles, no room, an unreadable journal) stop the
-opening: they say nothing about a stream.
+damage to it here, where a record must be folded into it now or not at all; a reader may come again
+(``Engine.holding``). Errors of the machine (no more file handles, no room, an unreadable journal)
+stop the opening: they say nothing about a stream.
 """
 
 import gc
@@ -33,7 +34,7 @@ from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.engine.view import record_of
-from durastreamd.errors import CorruptDataError
+from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.namespace import Bucket
 from durastreamd.model.records import (
     MARK_STREAM,
@@ -270,7 +271,7 @@ class _Opening:
         self._touched.add(frame.stream)
         try:
             log.cut_back(self._disk, frame.stream, log.placement_at(frame.start))
-        except CorruptDataError as exc:
+        except (CorruptDataError, ReadFailedError) as exc:
             self._restore_name(frame)
             self._mark_damaged(frame.stream, str(exc))
             return False
@@ -286,7 +287,7 @@ class _Opening:
                     engine.unsynced_directories[fmt.stream_dir(stream.id)] = None
             if engine.needs_loading(stream):
                 stream.detail = engine.load_detail(stream)
-        except CorruptDataError as exc:
+        except (CorruptDataError, ReadFailedError) as exc:
             self._mark_damaged(stream.id, str(exc))
             return False
         return True

@@ -18,6 +18,7 @@ from durastreamd.errors import (
     CorruptDataError,
     DataDirectoryError,
     DirectoryLockedError,
+    ReadFailedError,
     SyncFailedError,
     WriteFailedError,
 )
@@ -30,6 +31,8 @@ EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 LOCK_TRIES = 1000
 # Errors that speak of this process, the machine or the file system, and of no file.
 NO_FAULTS = EXHAUSTED | {errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+# Errors that say that something else has the name of a file: a directory, a link, a pipe, a socket.
+NO_FILE = frozenset((errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ESPIPE, errno.ENXIO))
 
 
 class Disk(Protocol):
@@ -103,7 +106,11 @@ class Disk(Protocol):
 
 @contextlib.contextmanager
 def faults_of(path: str) -> Iterator[None]:
-    """Raise what a file refuses as damage to it; running out of descriptors or room is none."""
+    """Tell apart what a file that is not handed out may mean.
+
+    One that is missing or is no file is damage. Where the disk fails the bytes may be whole, and
+    that is another error; running out of descriptors or room is raised as it is.
+    """
     try:
         yield
     except FileNotFoundError as exc:
@@ -111,8 +118,10 @@ def faults_of(path: str) -> Iterator[None]:
     except OSError as exc:
         if exc.errno in NO_FAULTS:
             raise
-        reason = f"the file cannot be used: {exc.strerror or exc}"
-        raise CorruptDataError(path, 0, reason) from exc
+        reason = exc.strerror or str(exc)
+        if exc.errno in NO_FILE:
+            raise CorruptDataError(path, 0, f"the file cannot be used: {reason}") from exc
+        raise ReadFailedError(path, reason) from exc
 
 
 def write_all(disk: Disk, handle: int, data: bytes | memoryview, position: int) -> None:

@@ -19,8 +19,8 @@ a reader knows of more, that block is proven anew. Bytes below the flushed end n
 read that takes its sums and its end from one look at the table cannot mistake growth for damage.
 
 What is amiss raises CorruptDataError: bytes that do not verify, a file that is missing, short, too
-long, unreadable or no file at all. Running out of descriptors or memory says nothing about a file
-and is raised as it is.
+long or no file at all. A disk that fails says nothing about the bytes it does not hand out
+(ReadFailedError), nor does running out of descriptors or memory, which is raised as it is.
 """
 
 import threading

@@ -34,6 +34,7 @@ from durastreamd.engine.engine import Engine
 from durastreamd.errors import (
     CorruptDataError,
     DurastreamError,
+    ReadFailedError,
     StorageError,
     StreamDamagedError,
     StreamStoppedError,
@@ -228,6 +229,10 @@ class Actor:
             stream.detail = await self._blocking(lambda: engine.load_detail(stream))
         except CorruptDataError as exc:
             engine.mark_damaged(stream, str(exc))
+        except ReadFailedError as exc:
+            engine.failed_reads += 1
+            self._batch.pop(0).settle(exc)
+            return False
         except OSError as exc:
             reason = f"the stream's index cannot be read: {exc.strerror or exc}"
             error = StorageError(reason)

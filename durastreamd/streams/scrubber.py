@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 import trio
 
-from durastreamd.errors import CorruptDataError
+from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import scrub
 from durastreamd.storage.proofs import BlobFile
@@ -138,7 +138,7 @@ class Scrubber:
                 await self._drive(checks, stream)
         except CorruptDataError:
             self.findings_total += 1
-        except OSError as exc:
+        except (ReadFailedError, OSError) as exc:
             logger.warning("the scrub of stream %016x is left to the next: %s", stream.id, exc)
 
     async def _drive(self, checks: scrub.Check, stream: Stream) -> None:

@@ -66,8 +66,6 @@ CASES = [
     for number in ANSWERS
     for name, way in WAYS.items()
     for operation in way.meets
-    # A file that cannot be read is taken for damage to its stream.
-    if ANSWERS[number] is not FAILED or operation in ("pwrite", "make_directory")
 ]
 
 
@@ -114,6 +112,12 @@ async def test_what_the_system_refuses_is_told_as_what_it_is(
         told = [record for record in caplog.records if record.name == failures.logger.name]
         assert len(told) == 1
         assert not [record for record in caplog.records if record.exc_info]
+        reads = operation in ("open", "pread") and name != "snapshot"
+        if reads and number in (errno.EIO, errno.ESTALE):
+            assert "cannot be read" in told[0].getMessage()
+            assert site.bench.engine.failed_reads == 3
+            page = (await site.raw("GET", "/-/metrics")).body.decode()
+            assert "\ndurastreamd_failed_reads_total 3.0\n" in page
         # It was true: nothing was stored, nothing is refused any more, and the same goes well now.
         assert not site.bench.engine.damaged
         assert (await site.get(f"cold?offset={FOLDED}")).body == b"new"

@@ -13,7 +13,7 @@ from functools import cache
 import pytest
 
 from durastreamd.engine.opening import open_engine
-from durastreamd.errors import CorruptDataError, StorageError, SyncFailedError, WriteFailedError
+from durastreamd.errors import ReadFailedError, StorageError, SyncFailedError, WriteFailedError
 from tests.support.failures import FailingWorld
 from tests.support.fault_disk import FAULTS, SHORT, FaultDisk
 from tests.support.world import NOW, TINY, Dump, World, dump, start
@@ -84,7 +84,7 @@ class Attempt:
             world._history, world._acked = [self._before(number)], 0
             try:
                 operation()
-            except (WriteFailedError, CorruptDataError):
+            except (WriteFailedError, ReadFailedError):
                 # Refused and cut back, or a file could not be read: nothing of it may be there.
                 assert dump_quietly(self.disk, world) == world._history[-1]
                 refused.add(number)

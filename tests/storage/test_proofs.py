@@ -9,9 +9,10 @@ from hypothesis import given, settings, strategies as st
 
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.view import View
-from durastreamd.errors import ColdReadError, CorruptDataError
+from durastreamd.errors import ColdReadError, CorruptDataError, ReadFailedError
 from durastreamd.storage import format as fmt, proofs
 from durastreamd.storage.proofs import Proofs
+from tests.support.fault_disk import FaultDisk
 from tests.support.sim_disk import SimDisk
 from tests.support.world import World, start
 
@@ -284,10 +285,8 @@ def test_only_a_small_stream_is_proven_without_waiting() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".log", ".idx"])
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOENT])
-def test_a_file_that_cannot_be_read_is_damage(
-    suffix: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("code", [errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.ENXIO])
+def test_what_is_no_file_is_damage(suffix: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = opened(world_of([b"x" * 100]).disk)
     (bad,) = paths(engine, suffix)
     whole = engine.disk.open
@@ -304,6 +303,25 @@ def test_a_file_that_cannot_be_read_is_damage(
     with pytest.raises(CorruptDataError), engine.reading(engine.namespace.by_key[KEY]) as view:
         view.read(0, 100)
     assert bad in engine.namespace.by_key[KEY].damage
+
+
+@pytest.mark.parametrize("operation", ["open", "pread"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ETIMEDOUT])
+def test_a_disk_that_fails_says_nothing_about_the_bytes(code: int, operation: str) -> None:
+    disk = FaultDisk(world_of([b"x" * 100]).disk.survivor().root)
+    engine, _ = start(disk)
+    stream = engine.namespace.by_key[KEY]
+    for number in range(1, 4):
+        disk.refuse(code, (operation,))
+        with pytest.raises(ReadFailedError, match="cannot be read"), engine.reading(stream) as view:
+            view.read(0, 100)
+        disk.mend()
+        assert not stream.damage
+        assert engine.failed_reads == number
+        engine.handles.release()
+        with engine.reading(stream) as view:
+            assert view.read(0, 100) == b"x" * 100
+        engine.handles.release()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])

@@ -1,5 +1,6 @@
 """The scrub: finds every damage at rest and none where there is none, and is in nobody's way."""
 
+import errno
 import random
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -237,14 +238,22 @@ async def test_streams_may_go_and_change_under_it(autojump_clock: MockClock, ben
     assert not bench.engine.pins
 
 
-async def test_running_out_of_descriptors_is_no_finding(
-    autojump_clock: MockClock, bench: Bench
+@pytest.mark.parametrize("operation", ["open", "pread"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+async def test_what_the_system_refuses_is_no_finding(
+    autojump_clock: MockClock,
+    bench: Bench,
+    number: int,
+    operation: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bench.disk.open_error = "streams/"
+    bench.disk.refuse(number, (operation,))
     made = scrubbing(bench)
     await made.round()
+    bench.disk.mend()
     assert (made.findings_total, bench.engine.damaged) == (0, {})
-    bench.disk.open_error = ""
+    assert bench.engine.failed_reads == (3 if number == errno.EIO else 0)
+    assert caplog.text.count("is left to the next") == 3
     await made.round()
     assert made.findings_total == 0
 

@@ -16,7 +16,7 @@ from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.errors import CorruptDataError, WriteFailedError
+from durastreamd.errors import ReadFailedError, WriteFailedError
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer, Record, Snapshot, Touch
@@ -361,7 +361,7 @@ def _meanwhile(world: World, rng: random.Random) -> None:
     """Something small that may happen between two steps of a checkpoint; it may be refused."""
     if rng.random() < 0.5:
         return
-    with suppress(WriteFailedError, CorruptDataError, OSError):
+    with suppress(WriteFailedError, ReadFailedError, OSError):
         _something(world, rng)
 
 

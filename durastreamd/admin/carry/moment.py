@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
-from durastreamd.errors import CorruptDataError
+from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
 from durastreamd.storage.disk import Disk, read_file
@@ -147,7 +147,7 @@ def unverified(engine: Engine) -> Iterator[str]:
         try:
             for _ in check_stream(engine.disk, stream.id, place, low, blob):
                 pass
-        except CorruptDataError as exc:
+        except (CorruptDataError, ReadFailedError) as exc:
             yield f"{stream.key}: {exc}"
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from durastreamd.admin.look.streams import members as listed
 from durastreamd.admin.place import opened
 from durastreamd.engine.engine import Engine
-from durastreamd.errors import CorruptDataError
+from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.kit import show
 from durastreamd.kit.command import Command
 from durastreamd.kit.console import Console
@@ -74,7 +74,7 @@ def _writers(found: Opened, stream: Stream) -> dict[str, object]:
     if detail is None:
         try:
             detail = engine.load_detail(stream) if engine.needs_loading(stream) else Detail()
-        except CorruptDataError as exc:
+        except (CorruptDataError, ReadFailedError) as exc:
             return {"stream_seq": None, "producers": None, "producers_unreadable": str(exc)}
     producers = [
         {"id": name, "epoch": epoch, "seq": seq} for name, (epoch, seq) in detail.producers.items()
