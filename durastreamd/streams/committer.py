@@ -4,13 +4,8 @@ Actors ``submit`` records without waiting for each other. While one batch is bei
 synced, everything submitted meanwhile gathers for the next, so the batch grows with the load and
 there is no timer. A batch is handed over a scheduler round after its first record came, which
 lets every actor that is ready put its record in.
-
-The writer is one thread for the life of the server. If it dies, for a failed sync or a bug, its
-exception ends ``run`` and with it the server: nothing is acknowledged any more, and recovery
-finds out what is on the disk.
 """
 
-import queue
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -30,6 +25,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
 from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.histogram import Histogram
+from durastreamd.streams.writer import InlineWriter, ThreadWriter, Work
 
 Landed = Callable[[DurastreamError | None], None]
 
@@ -42,62 +38,6 @@ _Pending = tuple[Record, Landed]
 
 COMMIT_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 BATCH_RECORDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-Work = Callable[[], None]
-Report = Callable[[WriteFailedError | None], None]
-
-
-class ThreadWriter:
-    """Runs one piece of work after another in a thread and reports back to the event loop."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Work, Report] | None] = queue.SimpleQueue()
-        self._token: trio.lowlevel.TrioToken | None = None
-
-    def put(self, work: Work, report: Report) -> None:
-        """Have ``work`` done; ``report`` is called in the event loop."""
-        self._queue.put((work, report))
-
-    async def run(self) -> None:
-        """Be the thread's host until cancelled; raises what the thread raised."""
-        self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.to_thread.run_sync, self._work)
-            try:
-                await trio.sleep_forever()
-            finally:
-                # The thread cannot be cancelled, only told: it ends after what was put before.
-                self._queue.put(None)
-
-    def _work(self) -> None:
-        token = self._token
-        assert token is not None
-        while (item := self._queue.get()) is not None:
-            work, report = item
-            try:
-                work()
-            except WriteFailedError as exc:
-                token.run_sync_soon(report, exc)
-            else:
-                token.run_sync_soon(report, None)
-
-
-class InlineWriter:
-    """Does the work at once: no thread, so a seed replays everything."""
-
-    def put(self, work: Work, report: Report) -> None:
-        """See ThreadWriter."""
-        token = trio.lowlevel.current_trio_token()
-        try:
-            work()
-        except WriteFailedError as exc:
-            token.run_sync_soon(report, exc)
-        else:
-            token.run_sync_soon(report, None)
-
-    async def run(self) -> None:
-        """Nothing to host."""
-        await trio.sleep_forever()
 
 
 class Committer:

@@ -28,10 +28,11 @@ from durastreamd.model.records import Append, Create, Delete, Record, Touch
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Deleted, Gone, NotFound, Outcome
 from durastreamd.streams.actor import Actor
-from durastreamd.streams.committer import Committer, InlineWriter, ThreadWriter
+from durastreamd.streams.committer import Committer
 from durastreamd.streams.follower import Follower, Following
 from durastreamd.streams.sweeper import Sweeper
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket, TouchCommand
+from durastreamd.streams.writer import InlineWriter, ThreadWriter
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -22,9 +22,9 @@ from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Appended, Created, Outcome
-from durastreamd.streams.committer import InlineWriter, Report, Work
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import Ticket
+from durastreamd.streams.writer import InlineWriter, Report, Work
 from tests.support.fault_disk import FaultDisk
 from tests.support.sim_disk import SimDisk
 
