@@ -7,12 +7,24 @@ when the stream is deleted and made again. Tickets are answered strictly in the 
 
 A run of appends is decided against a draft, so that each append sees the ones before it, and
 becomes one record. The draft stays open until the committer takes it along with everybody else's:
-an append that comes while it is open, with nobody waiting before it, joins it on the spot. From
-then until the record is durable and applied the actor is *in flight*, and tickets wait in its
-mailbox, where the task finds them: it takes the first, drains the rest without waiting, and works
-through them. So batches grow while a sync runs, without a timer and without a lock. Mailbox and
-task come with the first ticket that has to wait: a stream that is written to now and then costs
-neither, and ten thousand of them little.
+an append that comes while it is open joins it on the spot. From then until the record is durable
+and applied it is in flight.
+
+States, and what moves between them (``TRANSITIONS`` is the whole truth, ``check`` says what holds):
+
+    RESTING    nothing of it is with the committer              open     -> DRAFTING
+                                                                submit   -> IN_FLIGHT
+                                                                load     -> LOADING
+    DRAFTING   a draft is, and takes more                       take     -> IN_FLIGHT
+    IN_FLIGHT  a record is, and becomes durable                 land     -> RESTING
+    LOADING    the task reads what a decision needs             loaded   -> RESTING
+
+A ticket that can be decided in the state it finds is decided on the spot. Any other is *queued*, in
+whatever state, and so is every one that comes while others are: they wait in the mailbox, where the
+task finds them. It takes the first, drains the rest without waiting, and works through them. So
+batches grow while a sync runs, without a timer and without a lock. Mailbox and task come with the
+first ticket that has to wait: a stream that is written to now and then costs neither, and ten
+thousand of them little.
 
 Everything an actor decides from is committed state plus its own open draft. An answer waits for
 the commit of its draft, also a duplicate's (its original may be in the same draft) and also a
@@ -26,7 +38,9 @@ On the way out every ticket is settled, those still in the mailbox included: the
 bound, and no await stands between it and the closing of the mailbox.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from enum import IntEnum, auto
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -39,10 +53,11 @@ from durastreamd.errors import (
     StreamDamagedError,
     StreamStoppedError,
 )
+from durastreamd.machines import moves
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Record, Touch
-from durastreamd.model.stream_state import Detail, Stream
+from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
 from durastreamd.protocol.outcomes import Deleted, NotFound, Outcome, Touched
 from durastreamd.streams.committer import Committer
@@ -59,79 +74,128 @@ from durastreamd.streams.ticket import (
 # larger append is a draft of its own and is not copied.
 DRAFT_BYTES_MAX = 4 * 1024 * 1024
 
-Blocking = Callable[[Callable[[], Detail]], Awaitable[Detail]]
+T = TypeVar("T")
+
+
+class ActorState(IntEnum):
+    """What of a stream is under way."""
+
+    RESTING = auto()
+    DRAFTING = auto()
+    IN_FLIGHT = auto()
+    LOADING = auto()
+
+
+class ActorEvent(IntEnum):
+    """What happens to it."""
+
+    OPEN = auto()  # an append is accepted: its draft goes before the committer
+    SUBMIT = auto()  # anything else is
+    TAKE = auto()  # the committer closes the draft
+    LAND = auto()  # and tells what became of it
+    LOAD = auto()  # the first ticket needs what is on disk
+    LOADED = auto()  # and has it, or cannot have it
+
+
+TRANSITIONS: Final = {
+    (ActorState.RESTING, ActorEvent.OPEN): ActorState.DRAFTING,
+    (ActorState.RESTING, ActorEvent.SUBMIT): ActorState.IN_FLIGHT,
+    (ActorState.RESTING, ActorEvent.LOAD): ActorState.LOADING,
+    (ActorState.DRAFTING, ActorEvent.TAKE): ActorState.IN_FLIGHT,
+    (ActorState.IN_FLIGHT, ActorEvent.LAND): ActorState.RESTING,
+    (ActorState.LOADING, ActorEvent.LOADED): ActorState.RESTING,
+}
+
+_RESTING, _DRAFTING, _IN_FLIGHT, _LOADING = ActorState  # looked up once
+_OPEN, _SUBMIT, _TAKE, _LAND, _LOAD, _LOADED = moves(TRANSITIONS, ActorEvent)
+
+
+class Host(Protocol):
+    """Where actors live."""
+
+    engine: Engine
+    committer: Committer
+    clock: Callable[[], int]
+
+    async def blocking(self, job: Callable[[], T]) -> T:
+        """Run a job that touches the disk."""
+
+    def spawn(self, actor: "Actor") -> None:
+        """Give an actor its task."""
 
 
 class Actor:
     """Owns the writes of one name."""
 
-    def __init__(
-        self,
-        key: str,
-        engine: Engine,
-        committer: Committer,
-        clock: Callable[[], int],
-        blocking: Blocking,
-        spawn: Callable[["Actor"], None],
-        mailbox_max: int,
-    ) -> None:
+    def __init__(self, key: str, host: Host, mailbox_max: int) -> None:
         self.key = key
-        self._engine = engine
-        self._committer = committer
-        self._clock = clock
-        self._blocking = blocking
-        self._spawn = spawn
+        self._host = host
+        self._engine = host.engine
+        self._committer = host.committer
+        self._clock = host.clock
+        self.state = _RESTING
         self._send: trio.MemorySendChannel[Ticket] | None = None
         self._mailbox_max = mailbox_max
-        self._waiting = 0
-        self._batch: list[Ticket] = []
+        self._queued = 0  # tickets that came and are not decided yet
+        self._batch: list[Ticket] = []  # of these: what the task has taken from the mailbox
         self._draft: Draft | None = None
-        self._answers: list[tuple[Ticket, Outcome]] = []
-        self._in_flight = False
-        self._landing: trio.Event | None = None
+        self._answers: list[tuple[Ticket, Outcome]] = []  # due when it lands
+        self._landing: trio.Event | None = None  # the task waits for that
         self._awake: set[int] = set()
         self.used_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Actor {self.key!r} waiting={self._waiting} in_flight={self._in_flight}>"
+        return f"<Actor {self.key!r} {self.state.name} queued={self._queued}>"
+
+    def check(self) -> None:
+        """Assert what each state promises; for tests, after each step."""
+        state = self.state
+        assert (self._draft is not None) is (state is _DRAFTING), self
+        assert bool(self._answers) is (state is _DRAFTING or state is _IN_FLIGHT), self
+        assert self._landing is None or self._answers, self
+        assert self._queued or not (self._batch or state is _LOADING), self
+        assert self._queued >= len(self._batch), self
 
     def put(self, ticket: Ticket) -> None:
         """Take a ticket: decide it on the spot where that keeps the order, else let it wait.
 
         Raises trio.WouldBlock if too many wait.
         """
-        if self._waiting or self._batch or self._in_flight:
+        command = ticket.command
+        if self._queued:
             self._let_wait(ticket)
-        elif isinstance(ticket.command, AppendCommand) and self._has_room(ticket.command):
-            assert self._draft is not None
-            self._join(self._draft, ticket)
-        elif self._draft is not None or self._must_load(ticket.command):
-            self._let_wait(ticket)
-        elif isinstance(ticket.command, AppendCommand):
-            self._append([ticket])
+        elif self.state is _RESTING and not self._must_load(command):
+            if isinstance(command, AppendCommand):
+                self._append([ticket])
+            else:
+                self._decide_one(ticket)
+        elif (
+            (draft := self._draft) is not None
+            and isinstance(command, AppendCommand)
+            and self._has_room(draft, command)
+        ):
+            self._join(draft, ticket)
         else:
-            self._decide_one(ticket)
+            self._let_wait(ticket)
 
     def _let_wait(self, ticket: Ticket) -> None:
         if self._send is None:
             self._send, self._mailbox = trio.open_memory_channel[Ticket](self._mailbox_max)
-            self._spawn(self)
+            self._host.spawn(self)
         self._send.send_nowait(ticket)
-        self._waiting += 1
+        self._queued += 1
 
-    def _has_room(self, command: AppendCommand) -> bool:
-        """Tell whether a draft is open that takes one more; it is bounded as the mailbox is."""
-        draft = self._draft
+    def _has_room(self, draft: Draft, command: AppendCommand) -> bool:
+        """Tell whether the open draft takes one more; it is bounded as the mailbox is."""
         return (
-            draft is not None
-            and len(self._answers) < self._mailbox_max
+            len(self._answers) < self._mailbox_max
             and draft.size + _bytes_of(command) <= DRAFT_BYTES_MAX
         )
 
     @property
     def idle(self) -> bool:
         """Tell whether nothing is under way."""
-        return not (self._waiting or self._batch or self._in_flight or self._draft)
+        return self.state is _RESTING and not self._queued
 
     def retire(self) -> None:
         """Let the task end, if there is one; only for an idle actor that nobody can find any more.
@@ -146,7 +210,6 @@ class Actor:
         """Serve the mailbox until it is closed."""
         try:
             async for first in self._mailbox:
-                self._waiting -= 1
                 self._batch.append(first)
                 await self._land()
                 self._batch += self._drain()
@@ -154,7 +217,8 @@ class Actor:
         finally:
             # No await from here to the closing: no ticket can slip in between. What was submitted
             # is settled by the committer, whatever becomes of it.
-            for ticket in [*self._batch, *self._drain()]:
+            tickets, self._batch, self._queued = [*self._batch, *self._drain()], [], 0
+            for ticket in tickets:
                 ticket.settle(StreamStoppedError("the stream's task has ended"))
             self._mailbox.close()
             self._let_rest()
@@ -165,12 +229,11 @@ class Actor:
             try:
                 tickets.append(self._mailbox.receive_nowait())
             except (trio.WouldBlock, trio.EndOfChannel):
-                self._waiting -= len(tickets)
                 return tickets
 
     async def _land(self) -> None:
         """Wait until what was submitted is durable and applied."""
-        if self._in_flight or self._draft is not None:
+        if self.state is not _RESTING:
             self._landing = trio.Event()
             await self._landing.wait()
 
@@ -194,6 +257,7 @@ class Actor:
                 self._append(tickets)
             else:
                 self._decide_one(tickets[0])
+            self._queued -= len(tickets)  # whoever came meanwhile went behind them
 
     # --- appends ---
 
@@ -225,8 +289,9 @@ class Actor:
         """
         engine = self._engine
         stream = engine.namespace.by_key[self.key]
+        self.state = _LOAD[self.state]
         try:
-            stream.detail = await self._blocking(lambda: engine.load_detail(stream))
+            stream.detail = await self._host.blocking(lambda: engine.load_detail(stream))
         except CorruptDataError as exc:
             engine.mark_damaged(stream, str(exc))
         except ReadFailedError as exc:
@@ -237,16 +302,18 @@ class Actor:
             reason = f"the stream's index cannot be read: {exc.strerror or exc}"
             error = StorageError(reason)
             error.__cause__ = exc
+            self._queued -= 1
             self._batch.pop(0).settle(error)
             return False
+        finally:
+            self.state = _LOADED[self.state]
         self._keep_awake(stream)
         return True
 
     def _keep_awake(self, stream: Stream) -> None:
         """Have the engine keep the stream's detail as long as this actor is at work."""
-        if stream.id not in self._awake:
-            self._engine.awake.add(stream.id)
-            self._awake.add(stream.id)
+        self._engine.awake.add(stream.id)
+        self._awake.add(stream.id)
 
     def _append(self, tickets: list[Ticket]) -> None:
         """Open a draft for a run of appends."""
@@ -260,7 +327,8 @@ class Actor:
             for ticket in tickets:
                 ticket.settle(StreamDamagedError(found.damage))
             return
-        self._keep_awake(found)
+        if found.id not in self._awake:
+            self._keep_awake(found)
         draft = Draft(found, engine.options.producers_max)
         for ticket in tickets:
             self._join(draft, ticket)
@@ -276,21 +344,20 @@ class Actor:
         self._answers.append((ticket, outcome))
         if self._draft is None:
             self._draft = draft
-            self._committer.submit_open(self._take, self._landed)
+            self.state = _OPEN[self.state]
+            self._committer.submit_open(self)
 
-    def _take(self) -> tuple[Record, Data]:
+    def take(self) -> tuple[Record, Data]:
         """Close the draft: the committer is about to write it."""
-        assert self._draft is not None
-        record, payload = self._draft.record(self._clock())
-        self._draft = None
-        self._in_flight = True
-        return record, payload
+        self.state = _TAKE[self.state]
+        draft, self._draft = self._draft, None
+        assert draft is not None
+        return draft.record(self._clock())
 
-    def _landed(self, error: DurastreamError | None) -> None:
+    def landed(self, error: DurastreamError | None) -> None:
         """What was submitted is durable and applied, or failed as a whole."""
+        self.state = _LAND[self.state]
         answers, self._answers = self._answers, []
-        self._draft = None
-        self._in_flight = False
         if self._landing is not None:
             self._landing.set()
             self._landing = None
@@ -304,8 +371,8 @@ class Actor:
         if isinstance(decided, tuple):
             outcome, record, payload = decided
             self._answers.append((ticket, outcome))
-            self._in_flight = True
-            self._committer.submit(record, payload, self._landed)
+            self.state = _SUBMIT[self.state]
+            self._committer.submit(record, payload, self)
         else:
             ticket.settle(decided)
 

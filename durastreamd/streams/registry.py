@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 import trio
@@ -79,9 +79,7 @@ class Streams:
         self._threads = threads
         self._read_only = read_only
         self._writer = ThreadWriter() if threads else InlineWriter()
-        self.committer = Committer(
-            engine, self._writer, self._applied, self._batch_applied, self._rotated
-        )
+        self.committer = Committer(engine, self._writer, self)
         self._actors: dict[str, Actor] = {}
         self._following: dict[int, Following] = {}
         self._to_wake: dict[int, Following] = {}
@@ -177,13 +175,12 @@ class Streams:
     # --- living ---
 
     def _make(self, key: str) -> Actor:
-        most = self.limits.mailbox_max
-        parts = (self.engine, self.committer, self.clock, self.blocking, self._spawn, most)
-        actor = self._actors[key] = Actor(key, *parts)
+        actor = self._actors[key] = Actor(key, self, self.limits.mailbox_max)
         self.actors_started += 1
         return actor
 
-    def _spawn(self, actor: Actor) -> None:
+    def spawn(self, actor: Actor) -> None:
+        """Give an actor that has tickets waiting its task."""
         assert self._nursery is not None, "only while the server runs"
         self._nursery.start_soon(actor.run, name=f"stream {actor.key}")
 
@@ -215,21 +212,9 @@ class Streams:
         For what comes again and again: a thread of its own would keep the memory of whatever else
         it is lent to. An OSError of the job is raised here; the thread goes on.
         """
-        done = trio.Event()
-        results: list[T] = []
-        failures: list[OSError] = []
-
-        def work() -> None:
-            try:
-                results.append(job())
-            except OSError as exc:
-                failures.append(exc)
-
-        self._writer.put(work, lambda _: done.set())
-        await done.wait()
-        if failures:
-            raise failures[0]
-        return results[0]
+        asked = _Asked(job)
+        self._writer.put(asked)
+        return await asked.answer()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -276,7 +261,7 @@ class Streams:
         engine = self.engine
         return bool(engine.dirty or engine.removed or engine.dirty_buckets or engine.trimmed)
 
-    def _applied(self, record: Record, ended: list[Stream]) -> None:
+    def applied(self, record: Record, ended: list[Stream]) -> None:
         """Note who waits for what a committed record changed."""
         if type(record) is Append:
             following = self._following.get(record.stream)
@@ -297,7 +282,7 @@ class Streams:
             self.deleted_total += isinstance(record, Delete)
             self._sweeper.watch(self.engine.namespace.by_id.get(record.stream))
 
-    def _batch_applied(self) -> None:
+    def batch_applied(self) -> None:
         """Wake the followers once per batch, however many records it had for them."""
         waking, self._to_wake = self._to_wake, {}
         for following in waking.values():
@@ -305,7 +290,7 @@ class Streams:
 
     # --- flushing ---
 
-    def _rotated(self, begun: tuple[cp.Steps, cp.Job] | None) -> None:
+    def rotated(self, begun: tuple[cp.Steps, cp.Job] | None) -> None:
         """The journal goes on in a new file and a checkpoint has begun, or neither."""
         self._checkpoint = begun
         self._retry_wanted = begun is None
@@ -382,6 +367,32 @@ class Streams:
         for key in [key for key, actor in self._actors.items() if actor.used_at < oldest]:
             if self._actors[key].idle:
                 self._actors.pop(key).retire()
+
+
+class _Asked(Generic[T]):
+    """A job for the journal's thread, and the place where its result appears."""
+
+    def __init__(self, job: Callable[[], T]) -> None:
+        self._job = job
+        self._done = trio.Event()
+        self._results: list[T] = []
+        self._failure: OSError | None = None
+
+    def work(self) -> None:
+        try:
+            self._results.append(self._job())
+        except OSError as exc:
+            self._failure = exc
+
+    def report(self, error: WriteFailedError | None) -> None:
+        assert error is None, "work raises none"
+        self._done.set()
+
+    async def answer(self) -> T:
+        await self._done.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self._results[0]
 
 
 async def _raise(exc: Exception) -> None:

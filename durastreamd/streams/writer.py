@@ -5,26 +5,33 @@ is acknowledged any more, and recovery finds out what is on the disk.
 """
 
 import queue
-from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
 from durastreamd.errors import WriteFailedError
 
-Work = Callable[[], None]
-Report = Callable[[WriteFailedError | None], None]
+
+class Errand(Protocol):
+    """Something to be done in the journal's thread."""
+
+    def work(self) -> None:
+        """Do it, there; what this raises but a WriteFailedError is the thread's end."""
+
+    def report(self, error: WriteFailedError | None) -> None:
+        """Go on in the event loop: it is done, or could not be."""
 
 
 class ThreadWriter:
-    """Runs one piece of work after another in a thread and reports back to the event loop."""
+    """Runs one errand after another in a thread and reports back to the event loop."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Work, Report] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken | None = None
 
-    def put(self, work: Work, report: Report) -> None:
-        """Have ``work`` done; ``report`` is called in the event loop."""
-        self._queue.put((work, report))
+    def put(self, errand: Errand) -> None:
+        """Have it done after all that was put before."""
+        self._queue.put(errand)
 
     async def run(self) -> None:
         """Be the thread's host until cancelled; raises what the thread raised."""
@@ -40,29 +47,26 @@ class ThreadWriter:
     def _work(self) -> None:
         token = self._token
         assert token is not None
-        while (item := self._queue.get()) is not None:
-            work, report = item
-            try:
-                work()
-            except WriteFailedError as exc:
-                token.run_sync_soon(report, exc)
-            else:
-                token.run_sync_soon(report, None)
+        while (errand := self._queue.get()) is not None:
+            _do(errand, token)
 
 
 class InlineWriter:
     """Does the work at once: no thread, so a seed replays everything."""
 
-    def put(self, work: Work, report: Report) -> None:
+    def put(self, errand: Errand) -> None:
         """See ThreadWriter."""
-        token = trio.lowlevel.current_trio_token()
-        try:
-            work()
-        except WriteFailedError as exc:
-            token.run_sync_soon(report, exc)
-        else:
-            token.run_sync_soon(report, None)
+        _do(errand, trio.lowlevel.current_trio_token())
 
     async def run(self) -> None:
         """Nothing to host."""
         await trio.sleep_forever()
+
+
+def _do(errand: Errand, token: trio.lowlevel.TrioToken) -> None:
+    try:
+        errand.work()
+    except WriteFailedError as exc:
+        token.run_sync_soon(errand.report, exc)
+    else:
+        token.run_sync_soon(errand.report, None)

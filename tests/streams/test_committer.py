@@ -293,9 +293,9 @@ async def test_report_that_comes_after_the_end_is_harmless(autojump_clock: Clock
         bench.streams.post("/s", append(b"x"))
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    work, report = bench.writer.held.popleft()  # as the in-line writer does, now and then
-    work()
-    report(None)
+    errand = bench.writer.held.popleft()  # as the in-line writer does, now and then
+    errand.work()
+    errand.report(None)
 
 
 class _SyncsFail(RealDisk):

@@ -9,25 +9,25 @@ from durastreamd.errors import OverloadedError
 from durastreamd.model.records import Record, Touch
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Created, Deleted, Gone, NotFound
-from durastreamd.streams.committer import Report, Work
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import DeleteCommand
+from durastreamd.streams.writer import Errand
 from tests.support.held_writer import NOW, Bench, append, reopen
 
 Clock = MockClock
 
 
-def count_touches(bench: Bench) -> list[int]:
+def count_touches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note the time of each Touch that is applied."""
     times: list[int] = []
-    applied = bench.streams._applied
+    applied = bench.streams.applied
 
     def note(record: Record, ended: list[Stream]) -> None:
         if isinstance(record, Touch):
             times.append(record.time_ms)
         applied(record, ended)
 
-    bench.streams.committer._on_applied = note
+    monkeypatch.setattr(bench.streams, "applied", note)
     return times
 
 
@@ -60,9 +60,11 @@ async def test_stream_expires_at_a_fixed_time_whatever_is_read(autojump_clock: C
         assert bench.streams.find("/s") == NotFound()
 
 
-async def test_reads_renew_in_memory_and_now_and_then_on_disk(autojump_clock: Clock) -> None:
+async def test_reads_renew_in_memory_and_now_and_then_on_disk(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench()
-    touches = count_touches(bench)
+    touches = count_touches(bench, monkeypatch)
     async with bench.running():
         await bench.make("/s", ttl_ms=8_000)
         for _ in range(400):  # forty seconds of reads
@@ -90,9 +92,11 @@ async def test_read_is_not_forgotten_by_a_restart(autojump_clock: Clock) -> None
         assert isinstance(engine.namespace.find("/s", bench.clock() + 7_000), Stream)
 
 
-async def test_stream_without_lifetime_is_not_touched(autojump_clock: Clock) -> None:
+async def test_stream_without_lifetime_is_not_touched(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench()
-    touches = count_touches(bench)
+    touches = count_touches(bench, monkeypatch)
     async with bench.running():
         await bench.make("/s")
         await trio.sleep(100)
@@ -101,9 +105,11 @@ async def test_stream_without_lifetime_is_not_touched(autojump_clock: Clock) -> 
         assert not touches
 
 
-async def test_reads_at_once_are_one_touch(autojump_clock: Clock) -> None:
+async def test_reads_at_once_are_one_touch(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench()
-    touches = count_touches(bench)
+    touches = count_touches(bench, monkeypatch)
     async with bench.running():
         await bench.make("/s", ttl_ms=80_000)
         await trio.sleep(20)
@@ -224,10 +230,10 @@ async def test_sweep_of_a_full_disk_waits_for_the_next_tick(autojump_clock: Cloc
         before = bench.writer.done
         put = bench.writer.put
 
-        def bounded(work: Work, report: Report) -> None:
+        def bounded(errand: Errand) -> None:
             if bench.writer.done > before + 200:
                 bench.disk.full = ""
-            put(work, report)
+            put(errand)
 
         bench.writer.put = bounded  # type: ignore[method-assign]
         await trio.sleep(10)

@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.errors import SyncFailedError, WriteFailedError
+from durastreamd.errors import SyncFailedError
 from durastreamd.model.draft import AppendCommand, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer
@@ -24,7 +24,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Appended, Created, Outcome
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import Ticket
-from durastreamd.streams.writer import InlineWriter, Report, Work
+from durastreamd.streams.writer import Errand, InlineWriter
 from tests.support.fault_disk import FaultDisk
 from tests.support.sim_disk import SimDisk
 
@@ -37,30 +37,25 @@ class HeldWriter(InlineWriter):
 
     def __init__(self) -> None:
         self.holding = False
-        self.held: deque[tuple[Work, Report]] = deque()
+        self.held: deque[Errand] = deque()
         self.done = 0
         self._failed = trio.Event()
         self._failure: Exception | None = None
 
-    def put(self, work: Work, report: Report) -> None:
-        self.held.append((work, report))
+    def put(self, errand: Errand) -> None:
+        self.held.append(errand)
         if not self.holding:
             self.do_one()
 
     def do_one(self) -> None:
         """Do the oldest piece of work that waits."""
-        work, report = self.held.popleft()
+        errand = self.held.popleft()
         self.done += 1
-        token = trio.lowlevel.current_trio_token()
         try:
-            work()
-        except WriteFailedError as exc:
-            token.run_sync_soon(report, exc)
+            super().put(errand)
         except Exception as exc:  # noqa: BLE001  # whatever it is, it is the thread's end
             self._failure = exc
             self._failed.set()
-        else:
-            token.run_sync_soon(report, None)
 
     def release(self) -> None:
         """Do what waits, and from now on everything at once."""
