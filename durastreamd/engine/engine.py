@@ -36,7 +36,7 @@ from durastreamd.storage.catalog import CatalogWriter
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.handles import HandleTable
-from durastreamd.storage.index import HEADER_BYTES, IndexReader
+from durastreamd.storage.index import HEADER_BYTES, IndexFile, IndexReader
 from durastreamd.storage.journal import JournalWriter
 from durastreamd.storage.proofs import Proofs
 
@@ -291,11 +291,8 @@ class Engine:
     # --- state for the files ---
 
     def state_frame(self, stream: Stream) -> fmt.StoredFrame:
-        """Return the stream's whole state as an index keeps it."""
-        blob = cbor2.dumps([stream.row(), stream.loaded().row()])
-        return fmt.StoredFrame(
-            stream.id, stream.tail, 0, stream.written_ms, stream.messages, 0, stream.lsn, blob, b""
-        )
+        """Return the state of a stream whose detail is at hand."""
+        return state_frame(stream, stream.loaded())
 
     def release(self) -> None:
         """Give every handle back; nothing is written."""
@@ -305,28 +302,26 @@ class Engine:
             self.disk.release(handle)
 
 
+def state_frame(stream: Stream, detail: Detail) -> fmt.StoredFrame:
+    """Return a stream's whole state as an index keeps it."""
+    blob = cbor2.dumps([stream.row(), detail.row()])
+    return fmt.StoredFrame(
+        stream.id, stream.tail, 0, stream.written_ms, stream.messages, 0, stream.lsn, blob, b""
+    )
+
+
 def read_detail(disk: Disk, stream: int, place: log.Placement) -> tuple[Detail, int]:
     """Return a stream's detail and tail, folded from its index's last state and what follows."""
     if not place.made:
         return Detail(), place.base
-    path = fmt.index_path(stream, place.base)
-    with faults_of(path):
-        handle = disk.open(path)
-
-    def read(size: int, position: int) -> bytes:
-        with faults_of(path):
-            return disk.pread(handle, min(size, place.index_bytes - position), position)
-
-    try:
-        reader = IndexReader(read, stream, place.base, place.index_bytes)
+    file = IndexFile(stream, place.base)
+    with faults_of(file.path), file.opened(disk, place.index_bytes) as reader:
         try:
             folded = fold(reader, place.state_at)
         except CorruptDataError as exc:
             # The state may be all that is damaged, and it says nothing the records do not.
             folded = fold(reader, 0, without_state=place.state_at)
             logger.warning("%s; the state was rebuilt from the records before it", exc)
-    finally:
-        disk.release(handle)
     return folded.loaded(), folded.tail
 
 

@@ -167,6 +167,47 @@ def write_parts(disk: Disk, handle: int, parts: list[bytes | memoryview], positi
         position += len(part)
 
 
+def write_at(disk: Disk, path: str, parts: list[bytes | memoryview], position: int) -> None:
+    """Write pieces into a file, made if need be, that ends with them afterwards."""
+    try:
+        handle = disk.open(path, write=True)
+    except FileNotFoundError:
+        handle = disk.open(path, write=True, create=True)
+    try:
+        write_parts(disk, handle, parts, position)
+        end = position + sum(map(len, parts))
+        if disk.size(handle) > end:
+            disk.truncate(handle, end)  # an attempt that failed had more to write
+    finally:
+        disk.release(handle)
+
+
+def cut_file(disk: Disk, path: str, length: int) -> None:
+    """Bring a file back to a length; raise CorruptDataError where it is shorter."""
+    with faults_of(path):
+        handle = disk.open(path, write=True)
+    try:
+        found = disk.size(handle)
+        if found < length:
+            raise CorruptDataError(path, found, f"the file ends here, {length} bytes were durable")
+        if found > length:
+            disk.truncate(handle, length)
+    finally:
+        disk.release(handle)
+
+
+def file_size(disk: Disk, path: str, missing: int = 0) -> int:
+    """Return the length of a file, ``missing`` where there is none."""
+    try:
+        handle = disk.open(path)
+    except FileNotFoundError:
+        return missing
+    try:
+        return disk.size(handle)
+    finally:
+        disk.release(handle)
+
+
 def read_file(disk: Disk, path: str) -> bytes:
     """Return a whole file."""
     handle = disk.open(path)

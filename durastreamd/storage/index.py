@@ -11,11 +11,13 @@ position, so nothing else does.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from durastreamd.errors import CorruptDataError
 from durastreamd.storage import format as fmt, scan
 from durastreamd.storage.checksum import digest, seed
+from durastreamd.storage.disk import Disk, cut_file, write_at
 from durastreamd.storage.scan import Walk
 
 _SUM_BYTES = fmt.CHECKSUM.size
@@ -37,76 +39,122 @@ class Entry(NamedTuple):
     frame: fmt.StoredFrame
 
 
-def file_seed(stream: int, base: int) -> int:
-    """Return the seed of all checksums in one index file."""
-    return seed("index", stream, base)
+Read = Callable[[int, int], bytes]  # (size, position)
 
 
-def encode_header(stream: int, base: int) -> bytes:
-    """Return the header of an index file."""
-    bare = fmt.INDEX_HEADER.pack(fmt.INDEX_MAGIC, fmt.FORMAT_VERSION, stream, base, 0)[:-_SUM_BYTES]
-    return bare + fmt.CHECKSUM.pack(digest(bare, seed("index header")))
+class IndexFile:
+    """One index file: how it is named, written, read, walked through, added to and cut."""
+
+    __slots__ = ("base", "path", "seed", "stream")
+
+    def __init__(self, stream: int, base: int) -> None:
+        self.stream = stream
+        self.base = base
+        self.path = fmt.index_path(stream, base)
+        self.seed = seed("index", stream, base)  # of all checksums in it but its header's
+
+    # --- bytes ---
+
+    def header(self) -> bytes:
+        """Return the header that the file begins with."""
+        fields = (fmt.INDEX_MAGIC, fmt.FORMAT_VERSION, self.stream, self.base)
+        bare = fmt.INDEX_HEADER.pack(*fields, 0)[:-_SUM_BYTES]
+        return bare + fmt.CHECKSUM.pack(digest(bare, seed("index header")))
+
+    def entry(self, frame: fmt.StoredFrame, position: int, *, is_state: bool = False) -> bytes:
+        """Return a record's entry (or a state's) as it stands at ``position``."""
+        bare = fmt.ENTRY.pack(
+            fmt.STATE_MAGIC if is_state else fmt.ENTRY_MAGIC,
+            len(frame.header),
+            frame.size,
+            frame.start,
+            frame.time_ms,
+            frame.ordinal,
+            frame.payload_sum,
+            frame.lsn,
+            0,
+        )[:-_SUM_BYTES]
+        check = digest(bare + frame.header, self.seed, position)
+        return b"".join((bare, fmt.CHECKSUM.pack(check), frame.header))
+
+    def beginning(self, state: fmt.StoredFrame) -> bytes:
+        """Return the bytes of a file that has its header and the state it begins with."""
+        header = self.header()
+        return header + self.entry(state, len(header), is_state=True)
+
+    def parse(self, data: bytes, at: int, position: int) -> Entry | None:
+        """Return the entry at ``data[at]``, at ``position`` of the file, if it verifies."""
+        body = at + _ENTRY_BYTES
+        if body > len(data):
+            return None
+        magic, header_size, size, start, time_ms, ordinal, total, lsn, check = (
+            fmt.ENTRY.unpack_from(data, at)
+        )
+        if magic not in (fmt.ENTRY_MAGIC, fmt.STATE_MAGIC) or header_size > fmt.HEADER_BYTES_MAX:
+            return None
+        if body + header_size > len(data):
+            return None
+        header = data[body : body + header_size]
+        if check != digest(data[at : body - _SUM_BYTES] + header, self.seed, position):
+            return None
+        frame = fmt.StoredFrame(self.stream, start, size, time_ms, ordinal, total, lsn, header, b"")
+        end = position + _ENTRY_BYTES + header_size
+        return Entry(position, end, magic == fmt.STATE_MAGIC, frame)
+
+    def walk(self, data: bytes) -> Walk[Entry]:
+        """Return the walk through the file's bytes."""
+        return Walk(data, scan.INDEX, lambda position: self.parse(data, position, position))
+
+    # --- the file ---
+
+    def reader(self, read: Read, length: int) -> "IndexReader":
+        """Return a reader of the file up to a length."""
+        return IndexReader(self, read, length)
+
+    @contextmanager
+    def opened(
+        self, disk: Disk, length: int | None = None, *, at_most: int | None = None
+    ) -> Iterator["IndexReader"]:
+        """Lend a reader of the file: up to ``length``, which it must have, or as far as it goes."""
+        handle = disk.open(self.path)
+        try:
+            if length is None:
+                length = disk.size(handle)
+                if at_most is not None:
+                    length = min(length, at_most)
+            limit = length
+            yield self.reader(
+                lambda size, at: disk.pread(handle, max(min(size, limit - at), 0), at), limit
+            )
+        finally:
+            disk.release(handle)
+
+    def write(self, disk: Disk, data: bytes, position: int) -> None:
+        """Put entries at a position, and nothing after them."""
+        write_at(disk, self.path, [data], position)
+
+    def cut(self, disk: Disk, length: int) -> None:
+        """Bring the file back to a length; raise CorruptDataError where it is shorter."""
+        cut_file(disk, self.path, length)
 
 
-def encode_entry(
-    frame: fmt.StoredFrame, base: int, position: int, *, is_state: bool = False
-) -> bytes:
-    """Return a record's entry (or a state's) as it stands at ``position``; ``base`` is the seed."""
-    bare = fmt.ENTRY.pack(
-        fmt.STATE_MAGIC if is_state else fmt.ENTRY_MAGIC,
-        len(frame.header),
-        frame.size,
-        frame.start,
-        frame.time_ms,
-        frame.ordinal,
-        frame.payload_sum,
-        frame.lsn,
-        0,
-    )[:-_SUM_BYTES]
-    check = digest(bare + frame.header, base, position)
-    return b"".join((bare, fmt.CHECKSUM.pack(check), frame.header))
-
-
-def parse_entry(data: bytes, at: int, stream: int, base: int, position: int) -> Entry | None:
-    """Return the entry at ``data[at]``, at ``position`` of its file, if it verifies."""
-    body = at + _ENTRY_BYTES
-    if body > len(data):
+def owner_of(data: bytes) -> tuple[int, int] | None:
+    """Return the stream and base that an index file's header names, if it verifies."""
+    if len(data) < HEADER_BYTES:
         return None
-    magic, header_size, size, start, time_ms, ordinal, total, lsn, check = fmt.ENTRY.unpack_from(
-        data, at
-    )
-    if magic not in (fmt.ENTRY_MAGIC, fmt.STATE_MAGIC) or header_size > fmt.HEADER_BYTES_MAX:
+    _, _, stream, base, _ = fmt.INDEX_HEADER.unpack_from(data)
+    if data[:HEADER_BYTES] != IndexFile(stream, base).header():
         return None
-    if body + header_size > len(data):
-        return None
-    header = data[body : body + header_size]
-    if check != digest(data[at : body - _SUM_BYTES] + header, base, position):
-        return None
-    frame = fmt.StoredFrame(stream, start, size, time_ms, ordinal, total, lsn, header, b"")
-    return Entry(position, position + _ENTRY_BYTES + header_size, magic == fmt.STATE_MAGIC, frame)
-
-
-def walk(data: bytes, stream: int, base: int) -> Walk[Entry]:
-    """Return the walk through an index file's bytes."""
-    base_seed = file_seed(stream, base)
-
-    def parse(position: int) -> Entry | None:
-        return parse_entry(data, position, stream, base_seed, position)
-
-    return Walk(data, scan.INDEX, parse)
+    return stream, base
 
 
 class IndexReader:
     """Reads one index file up to a known length through a ``read(size, position)`` function."""
 
-    def __init__(
-        self, read: Callable[[int, int], bytes], stream: int, base: int, length: int
-    ) -> None:
+    def __init__(self, file: IndexFile, read: Read, length: int) -> None:
         self._read = read
-        self._stream = stream
-        self.path = fmt.index_path(stream, base)
-        self._base = base
-        self._seed = file_seed(stream, base)
+        self._file = file
+        self.path = file.path
         self.length = length
 
     def entries(
@@ -127,7 +175,7 @@ class IndexReader:
             chunk = self._read(min(self.length - position, chunk_bytes), position)
             at = 0
             while position < self.length and position != passing_over:
-                entry = parse_entry(chunk, at, self._stream, self._seed, position)
+                entry = self._file.parse(chunk, at, position)
                 if entry is None:
                     break
                 yield entry
@@ -143,7 +191,7 @@ class IndexReader:
         data = self._read(self.length - position, position)
 
         def parse(at: int) -> Entry | None:
-            return parse_entry(data, at, self._stream, self._seed, position + at)
+            return self._file.parse(data, at, position + at)
 
         found = Walk(data, scan.INDEX, parse).next_frame(1)
         return found.position if found is not None else self.length
@@ -155,15 +203,14 @@ class IndexReader:
             _, header_size, *_ = fmt.ENTRY.unpack(chunk)
             size = _ENTRY_BYTES + min(header_size, fmt.HEADER_BYTES_MAX)
             chunk = self._read(min(self.length - position, size), position)
-        entry = parse_entry(chunk, 0, self._stream, self._seed, position)
+        entry = self._file.parse(chunk, 0, position)
         if entry is None:
             raise CorruptDataError(self.path, position, "the index entry does not verify")
         return entry
 
     def verify_header(self) -> None:
         """Raise where the file's header is not the one it must have."""
-        header = encode_header(self._stream, self._base)
-        if self._read(HEADER_BYTES, 0) != header:
+        if self._read(HEADER_BYTES, 0) != self._file.header():
             raise CorruptDataError(self.path, 0, "the index header is damaged")
 
     def last_at_or_before(self, key: Callable[[fmt.StoredFrame], int], wanted: int) -> Entry | None:
@@ -201,13 +248,13 @@ class IndexReader:
                 continue
             if position + at >= high:
                 return None
-            found = parse_entry(chunk, at, self._stream, self._seed, position + at)
+            found = self._file.parse(chunk, at, position + at)
             if found is None and at + _ENTRY_BYTES <= len(chunk):
                 _, header_size, *_ = fmt.ENTRY.unpack_from(chunk, at)
                 whole = self._read(
                     _ENTRY_BYTES + min(header_size, fmt.HEADER_BYTES_MAX), position + at
                 )
-                found = parse_entry(whole, 0, self._stream, self._seed, position + at)
+                found = self._file.parse(whole, 0, position + at)
             elif found is None and at:
                 position += at  # the chunk ends inside the entry's fixed part: read again from it
                 continue

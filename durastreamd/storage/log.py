@@ -27,9 +27,10 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
-from durastreamd.errors import CorruptDataError, SyncFailedError, WriteFailedError
-from durastreamd.storage import format as fmt, index
-from durastreamd.storage.disk import Disk, coalesce, faults_of, write_parts
+from durastreamd.errors import SyncFailedError, WriteFailedError
+from durastreamd.storage import format as fmt
+from durastreamd.storage.disk import Disk, coalesce, cut_file, faults_of, file_size, write_at
+from durastreamd.storage.index import HEADER_BYTES, IndexFile
 
 
 class Placement(NamedTuple):
@@ -78,18 +79,19 @@ def flush(disk: Disk, job: FlushJob) -> Flushed:
     """Write a job's records to its stream's files."""
     stream, place = job.stream, job.placement
     base = place.base
+    index = IndexFile(stream, base)
     files: list[str] = []
     payload = coalesce(frame.payload for frame in job.frames if frame.size)
     try:
         if not place.made:
             make_directories(disk, stream)
         if payload:
-            _write(disk, fmt.segment_path(stream, base), payload, place.segment_bytes)
+            write_at(disk, fmt.segment_path(stream, base), payload, place.segment_bytes)
             files.append(fmt.segment_path(stream, base))
-        entries, state_at, end = _encode_entries(job)
+        entries, state_at, end = _encode_entries(job, index)
         if entries:
-            _write(disk, fmt.index_path(stream, base), [entries], place.index_bytes)
-            files.append(fmt.index_path(stream, base))
+            index.write(disk, entries, place.index_bytes)
+            files.append(index.path)
         segment_bytes = place.segment_bytes + sum(map(len, payload))
         after = Placement(base, segment_bytes, end, state_at, made=True)
         if job.rolls:
@@ -110,23 +112,22 @@ def make_directories(disk: Disk, stream: int) -> None:
     disk.make_directory(directory)
 
 
-def _encode_entries(job: FlushJob) -> tuple[bytes, int, int]:
+def _encode_entries(job: FlushJob, file: IndexFile) -> tuple[bytes, int, int]:
     """Return the index bytes to write, where the last state stands, and the length after them."""
     place = job.placement
-    base_seed = index.file_seed(job.stream, place.base)
     parts: list[bytes] = []
     position = place.index_bytes
     if position == 0:
-        parts.append(index.encode_header(job.stream, place.base))
-        position = index.HEADER_BYTES
+        parts.append(file.header())
+        position = HEADER_BYTES
     for frame in job.frames:
-        part = index.encode_entry(frame, base_seed, position)
+        part = file.entry(frame, position)
         parts.append(part)
         position += len(part)
     state_at = place.state_at
     if job.state is not None and not job.rolls:
         state_at = position
-        part = index.encode_entry(job.state, base_seed, position, is_state=True)
+        part = file.entry(job.state, position, is_state=True)
         parts.append(part)
         position += len(part)
     return b"".join(parts), state_at, position
@@ -134,16 +135,15 @@ def _encode_entries(job: FlushJob) -> tuple[bytes, int, int]:
 
 def begin_segment(disk: Disk, stream: int, base: int, state: fmt.StoredFrame) -> Placement:
     """Write the index of a new segment: its header and the state it starts from."""
-    header = index.encode_header(stream, base)
-    entry = index.encode_entry(state, index.file_seed(stream, base), len(header), is_state=True)
-    path = fmt.index_path(stream, base)
+    file = IndexFile(stream, base)
+    beginning = file.beginning(state)
     try:
-        _write(disk, path, [header + entry], 0)
+        file.write(disk, beginning, 0)
     except (OSError, WriteFailedError):
         # The segment may begin elsewhere next time; an index here would be taken for its own.
-        _take_back(disk, path)
+        _take_back(disk, file.path)
         raise
-    return Placement(base, 0, len(header) + len(entry), len(header), made=True)
+    return Placement(base, 0, len(beginning), HEADER_BYTES, made=True)
 
 
 def _take_back(disk: Disk, path: str) -> None:
@@ -153,20 +153,6 @@ def _take_back(disk: Disk, path: str) -> None:
     except OSError as exc:
         reason = f"a new index could not be taken back: {exc.strerror or exc}"
         raise SyncFailedError(reason) from exc
-
-
-def _write(disk: Disk, path: str, data: list[bytes | memoryview], position: int) -> None:
-    try:
-        handle = disk.open(path, write=True)
-    except FileNotFoundError:
-        handle = disk.open(path, write=True, create=True)
-    try:
-        write_parts(disk, handle, data, position)
-        end = position + sum(map(len, data))
-        if disk.size(handle) > end:
-            disk.truncate(handle, end)  # an attempt that failed had more to write
-    finally:
-        disk.release(handle)
 
 
 def files(disk: Disk, stream: int) -> list[int]:
@@ -206,18 +192,6 @@ def orphan_indexes(
     return found
 
 
-def file_size(disk: Disk, path: str) -> int:
-    """Return the length of a file, 0 where there is none."""
-    try:
-        handle = disk.open(path)
-    except FileNotFoundError:
-        return 0
-    try:
-        return disk.size(handle)
-    finally:
-        disk.release(handle)
-
-
 def cut_back(disk: Disk, stream: int, place: Placement) -> bool:
     """Bring a stream's files back to a placement; raise CorruptDataError where bytes are missing.
 
@@ -234,23 +208,10 @@ def cut_back(disk: Disk, stream: int, place: Placement) -> bool:
                     removed = True
     if not place.made:
         return removed
-    _cut_file(disk, fmt.index_path(stream, place.base), place.index_bytes)
+    IndexFile(stream, place.base).cut(disk, place.index_bytes)
     if place.segment_bytes or f"{place.base:016d}.log" in names:
-        _cut_file(disk, fmt.segment_path(stream, place.base), place.segment_bytes)
+        cut_file(disk, fmt.segment_path(stream, place.base), place.segment_bytes)
     return removed
-
-
-def _cut_file(disk: Disk, path: str, length: int) -> None:
-    with faults_of(path):
-        handle = disk.open(path, write=True)
-    try:
-        found = disk.size(handle)
-        if found < length:
-            raise CorruptDataError(path, found, f"the file ends here, {length} bytes were durable")
-        if found > length:
-            disk.truncate(handle, length)
-    finally:
-        disk.release(handle)
 
 
 def remove(disk: Disk, stream: int) -> None:

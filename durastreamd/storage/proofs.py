@@ -35,7 +35,7 @@ from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import payload_seed, payload_sum
 from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.handles import HandleTable
-from durastreamd.storage.index import IndexReader
+from durastreamd.storage.index import IndexFile, IndexReader
 
 # Small enough that a short read costs little more than itself, large enough for few sums.
 BLOCK_BYTES = 64 * 1024
@@ -67,6 +67,11 @@ class Segment(NamedTuple):
     def path(self) -> str:
         """Return the path of the segment's file."""
         return fmt.segment_path(self.stream, self.base)
+
+    @property
+    def index_file(self) -> IndexFile:
+        """Return the index beside it."""
+        return IndexFile(self.stream, self.base)
 
 
 class BlobFile(NamedTuple):
@@ -278,13 +283,14 @@ class Proofs:
 
     def index_reader(self, segment: Segment, size: int, *, wait: bool = True) -> IndexReader:
         """Return a reader of a segment's index up to a length."""
-        path = fmt.index_path(segment.stream, segment.base)
+        file = segment.index_file
+        path = file.path
 
         def read(wanted: int, position: int) -> bytes:
             with faults_of(path), self._handles.pinned(path) as handle:
                 return self._disk.pread(handle, min(wanted, size - position), position, wait=wait)
 
-        return IndexReader(read, segment.stream, segment.base, size)
+        return file.reader(read, size)
 
     def _file_size(self, path: str) -> int:
         with faults_of(path), self._handles.pinned(path) as handle:
@@ -296,7 +302,7 @@ class Proofs:
         if segment.size >= 0:
             table.grow(segment.size, segment.index_size, self.block_bytes)
             return self._keep(path, table)
-        index_size = self._file_size(fmt.index_path(segment.stream, segment.base))
+        index_size = self._file_size(segment.index_file.path)
         reader = self.index_reader(segment, index_size, wait=wait)
         last = reader.last_at_or_before(lambda frame: frame.start, _ANY_POSITION)
         end = 0 if last is None else last.frame.start + last.frame.size - segment.base

@@ -16,7 +16,6 @@ from durastreamd.errors import CorruptDataError
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.checksum import payload_seed
 from durastreamd.storage.disk import Disk, faults_of
-from durastreamd.storage.index import IndexReader
 from durastreamd.storage.proofs import BlobFile, Records, Segment
 
 PIECE_BYTES = 256 * 1024
@@ -47,11 +46,10 @@ def check_stream(
 
 def check_segment(disk: Disk, segment: Segment) -> Check:
     """Check a segment and its index against each other; one at rest must end where that says."""
-    index_path = fmt.index_path(segment.stream, segment.base)
-    with _opened(disk, index_path) as (read_index, index_found):
+    file = segment.index_file
+    with _opened(disk, file.path) as (read_index, index_found):
         index_size = segment.index_size if segment.index_size >= 0 else index_found
-        read = _reader(read_index, index_size)
-        reader = IndexReader(read, segment.stream, segment.base, index_size)
+        reader = file.reader(_reader(read_index, index_size), index_size)
         records = Records(reader, segment)
         if segment.size == 0:
             records.finish(0)

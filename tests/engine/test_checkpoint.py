@@ -7,6 +7,7 @@ import pytest
 from durastreamd.engine import checkpoint as cp
 from durastreamd.errors import WriteFailedError
 from durastreamd.storage import format as fmt, log
+from durastreamd.storage.disk import write_at
 from tests.support.fault_disk import FaultDisk
 from tests.support.sim_disk import SimDisk
 from tests.support.world import World, dump, passed, start, unreferenced
@@ -257,7 +258,7 @@ def test_directories_of_streams_that_ended_go_when_the_directory_is_opened() -> 
     world.delete("/a")
     world.checkpoint()
     log.make_directories(world.disk, 1)  # as an older version left it
-    log._write(world.disk, fmt.segment_path(1, 0), [b"secret"], 0)
+    write_at(world.disk, fmt.segment_path(1, 0), [b"secret"], 0)
     world.reopen()
     assert unreferenced(world.engine, world.disk) == []
     assert not world.disk.exists(fmt.stream_dir(1))
@@ -266,7 +267,7 @@ def test_directories_of_streams_that_ended_go_when_the_directory_is_opened() -> 
 def test_a_directory_of_a_stream_that_was_never_made_is_left_alone() -> None:
     world = World()
     log.make_directories(world.disk, 9)
-    log._write(world.disk, fmt.segment_path(9, 0), [b"somebody's"], 0)
+    write_at(world.disk, fmt.segment_path(9, 0), [b"somebody's"], 0)
     world.reopen()
     assert world.disk.read(fmt.segment_path(9, 0)) == b"somebody's"
     world.create("/a")

@@ -31,7 +31,7 @@ def checked(*items: tuple[Record | Stream, int], producers: bool = True) -> Segm
     disk = MovingDisk()
     for directory in ("streams", "streams/01", fmt.stream_dir(1)):
         disk.make_directory(directory)
-    raw = index.encode_header(1, 0)
+    raw = index.IndexFile(1, 0).header()
     for item, lsn in items:
         if isinstance(item, Stream):
             detail = Detail()
@@ -44,7 +44,7 @@ def checked(*items: tuple[Record | Stream, int], producers: bool = True) -> Segm
             place = (1, item.start, item.size, item.time_ms, item.ordinal, total, lsn)
             frame = fmt.StoredFrame(*place, item.header(), b"")
         is_state = isinstance(item, Stream)
-        raw += index.encode_entry(frame, index.file_seed(1, 0), len(raw), is_state=is_state)
+        raw += index.IndexFile(1, 0).entry(frame, len(raw), is_state=is_state)
     put(disk, fmt.index_path(1, 0), raw)
     put(disk, fmt.segment_path(1, 0), b"abc")
     return check_segment(disk, SegmentTask(1, 0, "/a", None, None, deep=True, live=False))

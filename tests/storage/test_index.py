@@ -4,10 +4,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from durastreamd.errors import CorruptDataError
-from durastreamd.storage import format as fmt, index
-from durastreamd.storage.index import HEADER_BYTES, Entry, IndexReader
+from durastreamd.storage import format as fmt, index, log
+from durastreamd.storage.disk import read_file
+from durastreamd.storage.index import HEADER_BYTES, Entry, IndexFile, IndexReader, owner_of
+from tests.support.sim_disk import SimDisk
 
 STREAM, BASE = 9, 4000
+FILE = IndexFile(STREAM, BASE)
 
 # Each a header's length (a few are longer than one probe of a search), a payload's, a time's step.
 parts = st.lists(
@@ -24,8 +27,7 @@ Parts = list[tuple[int, int, int, bool]]
 
 def written(given_parts: Parts) -> tuple[bytes, list[tuple[fmt.StoredFrame, bool]]]:
     """Return an index file and what is in it; times and positions do not decrease."""
-    data = index.encode_header(STREAM, BASE)
-    base = index.file_seed(STREAM, BASE)
+    data = FILE.header()
     start, time_ms, frames = BASE, 1000, []
     for number, (header, size, step, is_state) in enumerate(given_parts):
         time_ms += step
@@ -34,7 +36,7 @@ def written(given_parts: Parts) -> tuple[bytes, list[tuple[fmt.StoredFrame, bool
         frame = fmt.StoredFrame(
             STREAM, start, size, time_ms, number, number, number + 1, filler[:header], b""
         )
-        data += index.encode_entry(frame, base, len(data), is_state=is_state)
+        data += FILE.entry(frame, len(data), is_state=is_state)
         frames.append((frame, is_state))
         start += size
     return data, frames
@@ -44,7 +46,7 @@ def reader_of(data: bytes) -> IndexReader:
     def read(size: int, position: int) -> bytes:
         return data[position : position + size]
 
-    return IndexReader(read, STREAM, BASE, len(data))
+    return FILE.reader(read, len(data))
 
 
 def found_in(data: bytes) -> list[Entry]:
@@ -111,9 +113,50 @@ def test_an_index_that_ends_inside_an_entry_is_damaged() -> None:
 def test_an_entry_verifies_nowhere_but_where_it_was_written() -> None:
     data, _ = written(SAMPLE)
     entry = found_in(data)[1]
-    base = index.file_seed(STREAM, BASE)
-    assert index.parse_entry(data, entry.position, STREAM, base, entry.position) == entry
-    assert index.parse_entry(data, entry.position, STREAM, base, entry.position + 8) is None
+    assert FILE.parse(data, entry.position, entry.position) == entry
+    assert FILE.parse(data, entry.position, entry.position + 8) is None
     for stream, start in ((STREAM + 1, BASE), (STREAM, BASE + 1)):
-        other = index.file_seed(stream, start)
-        assert index.parse_entry(data, entry.position, stream, other, entry.position) is None
+        assert IndexFile(stream, start).parse(data, entry.position, entry.position) is None
+
+
+def test_the_header_names_the_owner_or_nobody() -> None:
+    header = FILE.header()
+    assert owner_of(header + b"more") == (STREAM, BASE)
+    assert owner_of(header[:-1]) is None
+    for at in range(len(header)):
+        assert owner_of(header[:at] + bytes([header[at] ^ 1]) + header[at + 1 :]) is None
+
+
+def on_disk(data: bytes) -> SimDisk:
+    disk = SimDisk()
+    disk.make_directory(fmt.STREAMS_DIR)
+    log.make_directories(disk, STREAM)
+    FILE.write(disk, data, 0)
+    return disk
+
+
+def test_a_file_is_lent_whole_or_in_part_and_given_back() -> None:
+    data, _ = written(SAMPLE)
+    disk, second = on_disk(data), found_in(data)[1].end
+    for length, at_most, count in ((None, None, 4), (second, None, 2), (None, second, 2)):
+        with FILE.opened(disk, length, at_most=at_most) as reader:
+            assert len(list(reader.entries())) == count
+    with FILE.opened(disk, at_most=len(data) + 1) as reader:  # one that has more, some day
+        assert reader.length == len(data)
+    with FILE.opened(disk, len(data) + 1) as reader, pytest.raises(CorruptDataError):
+        list(reader.entries())  # one that has lost some
+    assert disk.open_handles == 0
+    with pytest.raises(FileNotFoundError), IndexFile(STREAM, 1).opened(disk):
+        pass
+
+
+def test_what_is_written_ends_the_file_and_a_cut_brings_it_back() -> None:
+    data, _ = written(SAMPLE)
+    disk, first = on_disk(data + b"of an attempt that failed"), found_in(data)[0].end
+    FILE.write(disk, data[first:], first)
+    assert read_file(disk, FILE.path) == data
+    FILE.cut(disk, first)
+    assert read_file(disk, FILE.path) == data[:first]
+    with pytest.raises(CorruptDataError, match=f"{first + 1} bytes were durable"):
+        FILE.cut(disk, first + 1)
+    assert disk.open_handles == 0

@@ -5,8 +5,10 @@ import errno
 import pytest
 
 from durastreamd.errors import WriteFailedError
-from durastreamd.storage import format as fmt, index, log
+from durastreamd.storage import format as fmt, log
 from durastreamd.storage.checksum import payload_sum
+from durastreamd.storage.disk import file_size, write_at
+from durastreamd.storage.index import IndexFile
 from tests.support.fault_disk import SHORT, FaultDisk
 from tests.support.sim_disk import SimDisk
 
@@ -29,7 +31,7 @@ def disk_with(cls: type[SimDisk] = SimDisk) -> SimDisk:
 
 
 def size_of(disk: SimDisk, path: str) -> int:
-    return log.file_size(disk, path)
+    return file_size(disk, path)
 
 
 def test_a_flush_after_a_failed_one_leaves_no_byte_of_it() -> None:
@@ -52,21 +54,19 @@ def test_a_flush_after_a_failed_one_leaves_no_byte_of_it() -> None:
     after = log.flush(disk, rolling).placement
     assert after.base == 20
     length = size_of(disk, fmt.index_path(STREAM, 0))
-    reader = index.IndexReader(
-        lambda size, at: disk.read(fmt.index_path(STREAM, 0))[at : at + size], STREAM, 0, length
-    )
-    assert [entry.frame.lsn for entry in reader.entries()] == [1, 2]
+    with IndexFile(STREAM, 0).opened(disk, length) as reader:
+        assert [entry.frame.lsn for entry in reader.entries()] == [1, 2]
 
 
 def test_an_index_inside_another_segment_is_none() -> None:
     disk = disk_with()
     log.make_directories(disk, STREAM)
     for base, size in ((0, 100), (100, 50)):
-        log._write(disk, fmt.segment_path(STREAM, base), [b"x" * size], 0)
-        log._write(disk, fmt.index_path(STREAM, base), [b"i"], 0)
+        write_at(disk, fmt.segment_path(STREAM, base), [b"x" * size], 0)
+        write_at(disk, fmt.index_path(STREAM, base), [b"i"], 0)
     for orphan in (30, 60, 120):
-        log._write(disk, fmt.index_path(STREAM, orphan), [b"i"], 0)
-    log._write(disk, fmt.index_path(STREAM, 150), [b"i"], 0)  # the active one has no bytes yet
+        write_at(disk, fmt.index_path(STREAM, orphan), [b"i"], 0)
+    write_at(disk, fmt.index_path(STREAM, 150), [b"i"], 0)  # the active one has no bytes yet
     assert log.bases(disk, STREAM, 150) == [0, 100, 150]
     assert log.bases(disk, STREAM, 100) == [0, 100]
     assert log.files(disk, STREAM) == [0, 30, 60, 100, 120, 150]
@@ -75,9 +75,9 @@ def test_an_index_inside_another_segment_is_none() -> None:
 def test_a_lost_segment_is_not_taken_for_an_orphan() -> None:
     disk = disk_with()
     log.make_directories(disk, STREAM)
-    log._write(disk, fmt.segment_path(STREAM, 0), [b"x" * 100], 0)
+    write_at(disk, fmt.segment_path(STREAM, 0), [b"x" * 100], 0)
     for base in (0, 100, 150):
-        log._write(disk, fmt.index_path(STREAM, base), [b"i"], 0)
+        write_at(disk, fmt.index_path(STREAM, base), [b"i"], 0)
     assert log.bases(disk, STREAM, 150) == [0, 100, 150]
 
 
@@ -85,10 +85,10 @@ def test_what_retention_passed_goes_with_its_orphans_and_nothing_else() -> None:
     disk = disk_with()
     log.make_directories(disk, STREAM)
     for base, size in ((0, 100), (100, 50), (150, 10)):
-        log._write(disk, fmt.segment_path(STREAM, base), [b"x" * size], 0)
-        log._write(disk, fmt.index_path(STREAM, base), [b"i"], 0)
+        write_at(disk, fmt.segment_path(STREAM, base), [b"x" * size], 0)
+        write_at(disk, fmt.index_path(STREAM, base), [b"i"], 0)
     for orphan in (30, 120):
-        log._write(disk, fmt.index_path(STREAM, orphan), [b"i"], 0)
+        write_at(disk, fmt.index_path(STREAM, orphan), [b"i"], 0)
     log.remove_below(disk, STREAM, 150, 130)  # an orphan at 120 ends no segment
     assert log.files(disk, STREAM) == [100, 120, 150]
     log.remove_below(disk, STREAM, 150, 99)

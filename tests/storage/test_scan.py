@@ -360,16 +360,16 @@ def test_places_are_at_least_eight_bytes_apart(junk: bytes, shift: int) -> None:
 
 
 def test_an_index_is_read_on_after_a_bad_entry() -> None:
-    base_seed = index.file_seed(3, 0)
-    data = index.encode_header(3, 0)
+    file = index.IndexFile(3, 0)
+    data = file.header()
     places = []
     for lsn in range(1, 6):
         places.append(len(data))
         frame = fmt.StoredFrame(3, 10 * lsn, 10, NOW, lsn, 1, lsn, APPEND, b"")
-        data += index.encode_entry(frame, base_seed, len(data))
+        data += file.entry(frame, len(data))
     rotten = bytearray(data)
     rotten[places[2] + 30] ^= 4
-    items = list(index.walk(bytes(rotten), 3, 0).items(index.HEADER_BYTES))
+    items = list(file.walk(bytes(rotten)).items(index.HEADER_BYTES))
     assert [item.position for item in items] == places
     assert [isinstance(item, Gap) for item in items] == [False, False, True, False, False]
 

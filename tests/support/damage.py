@@ -171,10 +171,10 @@ def surviving(disk: MovingDisk) -> Iterator[fmt.StoredFrame]:
 
 
 def _entries(data: bytes, stream: int, base: int, segment: bytes) -> Iterator[fmt.StoredFrame]:
-    seed = index.file_seed(stream, base)
+    file = index.IndexFile(stream, base)
     at = data.find(fmt.ENTRY_MAGIC)
     while at >= 0:
-        entry = index.parse_entry(data, at, stream, seed, at)
+        entry = file.parse(data, at, at)
         if entry is not None:
             frame = entry.frame
             payload = segment[frame.start - base : frame.start - base + frame.size]

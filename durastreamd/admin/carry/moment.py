@@ -20,7 +20,7 @@ from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
-from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.disk import Disk, file_size, read_file
 from durastreamd.storage.proofs import BlobFile
 from durastreamd.storage.recovery import JournalWalk, Torn
 from durastreamd.storage.scrub import check_stream
@@ -164,15 +164,5 @@ def _segments_lacking(engine: Engine, stream: int, lowest: int) -> Iterator[str]
             continue
         if not engine.disk.exists(fmt.index_path(stream, base)):
             yield fmt.index_path(stream, base)
-        if end > base and _size(engine.disk, fmt.segment_path(stream, base)) < end - base:
+        if end > base and file_size(engine.disk, fmt.segment_path(stream, base)) < end - base:
             yield fmt.segment_path(stream, base)
-
-
-def _size(disk: Disk, path: str) -> int:
-    if not disk.exists(path):
-        return -1
-    handle = disk.open(path)
-    try:
-        return disk.size(handle)
-    finally:
-        disk.release(handle)

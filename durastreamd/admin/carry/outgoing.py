@@ -21,7 +21,7 @@ from durastreamd.protocol.json_mode import SEPARATOR
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk
-from durastreamd.storage.index import Entry, IndexReader
+from durastreamd.storage.index import Entry, IndexFile
 
 # Segments are read in runs of this size: few calls, and nothing to speak of in memory.
 _RUN_BYTES = 1024 * 1024
@@ -105,19 +105,11 @@ def _bases(engine: Engine, stream: Stream, start: int) -> list[int]:
 
 
 def _entries(engine: Engine, stream: Stream, base: int) -> Iterator[Entry]:
-    place, disk = engine.placements[stream.id], engine.disk
-    handle = disk.open(fmt.index_path(stream.id, base))
-    try:
-        length = place.index_bytes if base == place.base else disk.size(handle)
-
-        def read(size: int, at: int) -> bytes:
-            return disk.pread(handle, min(size, length - at), at)
-
-        reader = IndexReader(read, stream.id, base, length)
+    place = engine.placements[stream.id]
+    length = place.index_bytes if base == place.base else None
+    with IndexFile(stream.id, base).opened(engine.disk, length) as reader:
         reader.verify_header()
         yield from reader.entries()
-    finally:
-        disk.release(handle)
 
 
 def _walk(

@@ -232,12 +232,13 @@ def index_entries(
 ) -> Iterator[Found]:
     """Yield what an index file holds; ``read`` gives the bytes of its segment, if there is one."""
     size = min(index.HEADER_BYTES, len(data))
-    good = data[: index.HEADER_BYTES] == index.encode_header(stream, base)
+    file = index.IndexFile(stream, base)
+    good = data[: index.HEADER_BYTES] == file.header()
     fields: Fields = {"stream": f"{stream:016x}", "base": mint(base)}
     why = "" if good else _why_header(data)
     yield Found(path, 0, size, "header", OK if good else "bad-header", fields, base, b"", why)
     last_lsn = -1
-    for entry in index.walk(data, stream, base).items(size):
+    for entry in file.walk(data).items(size):
         if isinstance(entry, Gap):
             yield _lost(path, data, entry)
             continue

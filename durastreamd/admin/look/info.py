@@ -16,8 +16,8 @@ from durastreamd.offline.names import find_stream
 from durastreamd.offline.opening import Opened
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt, log
-from durastreamd.storage.disk import Disk
-from durastreamd.storage.index import IndexReader
+from durastreamd.storage.disk import file_size
+from durastreamd.storage.index import IndexFile
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,50 +152,30 @@ def _bases(engine: Engine, stream: Stream) -> list[int]:
 
 def _segment(found: Opened, stream: Stream, base: int) -> _SegmentInfo:
     disk, stored = found.engine.disk, found.stored.get(stream.id)
-    size = _length(disk, fmt.segment_path(stream.id, base)) or 0
-    length = _length(disk, fmt.index_path(stream.id, base))
-    records = states = pending = 0
+    size = file_size(disk, fmt.segment_path(stream.id, base))
+    length = records = states = pending = 0
     times: list[int] = []
-    damage = None if length is not None else "the index is missing"
+    damage = None
     try:
-        for entry in _reader(disk, stream.id, base, length or 0).entries():
-            if entry.is_state:
-                states += 1
-                continue
-            if stored is None or (base, entry.position) >= (stored.base, stored.index_bytes):
-                pending += 1
-                continue
-            records += 1
-            times = [*times[:1], entry.frame.time_ms]
+        with IndexFile(stream.id, base).opened(disk) as reader:
+            length = reader.length
+            for entry in reader.entries():
+                if entry.is_state:
+                    states += 1
+                    continue
+                if stored is None or (base, entry.position) >= (stored.base, stored.index_bytes):
+                    pending += 1
+                    continue
+                records += 1
+                times = [*times[:1], entry.frame.time_ms]
+    except FileNotFoundError:
+        damage = "the index is missing"
     except CorruptDataError as exc:
         damage = str(exc)
     if stored is not None and base == stored.base:
         size, length = stored.segment_bytes, stored.index_bytes
     first, last = (times[0], times[-1]) if times else (None, None)
-    return _SegmentInfo(base, size, length or 0, records, states, pending, first, last, damage)
-
-
-def _length(disk: Disk, path: str) -> int | None:
-    if not disk.exists(path):
-        return None
-    handle = disk.open(path)
-    try:
-        return disk.size(handle)
-    finally:
-        disk.release(handle)
-
-
-def _reader(disk: Disk, stream: int, base: int, length: int) -> IndexReader:
-    path = fmt.index_path(stream, base)
-
-    def read(size: int, position: int) -> bytes:
-        handle = disk.open(path)
-        try:
-            return disk.pread(handle, size, position)
-        finally:
-            disk.release(handle)
-
-    return IndexReader(read, stream, base, length)
+    return _SegmentInfo(base, size, length, records, states, pending, first, last, damage)
 
 
 # --- writing ---

@@ -8,8 +8,7 @@ established: the one place where a raised floor or a producer's last number is w
 
 from typing import NamedTuple
 
-import cbor2
-
+from durastreamd.engine.engine import state_frame
 from durastreamd.engine.options import MIB
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Detail, Stream
@@ -18,8 +17,9 @@ from durastreamd.offline.verify.census import Ranges
 from durastreamd.offline.verify.folding import advance, begin, detail_of, learn
 from durastreamd.offline.verify.segments import SegmentReport
 from durastreamd.offline.verify.survey import StreamFiles
-from durastreamd.storage import format as fmt, index
-from durastreamd.storage.disk import Disk
+from durastreamd.storage import format as fmt
+from durastreamd.storage.disk import Disk, file_size
+from durastreamd.storage.index import HEADER_BYTES, IndexFile
 from durastreamd.storage.log import Placement
 
 SEGMENT_BYTES_MAX = 64 * MIB
@@ -72,11 +72,11 @@ def lay_out(disk: Disk, found: Salvage, files: StreamFiles, read: Ranges) -> Lay
         kept.add(fmt.index_path(stream.id, item.base))
         kept.add(fmt.segment_path(stream.id, item.base))
         running = item.tail or running
-    last = _state_entry(stream, found.detail, stream.tail)
-    header = index.encode_header(stream.id, stream.tail)
-    made.append(NewFile(fmt.index_path(stream.id, stream.tail), [header + last]))
-    size = len(header) + len(last)
-    return Layout(Placement(stream.tail, 0, size, len(header), made=True), kept, made)
+    last = IndexFile(stream.id, stream.tail)
+    beginning = last.beginning(state_frame(stream, found.detail))
+    made.append(NewFile(last.path, [beginning]))
+    placement = Placement(stream.tail, 0, len(beginning), HEADER_BYTES, made=True)
+    return Layout(placement, kept, made)
 
 
 def _items(found: Salvage, read: Ranges) -> list[SegmentReport | _Run]:
@@ -114,20 +114,15 @@ def _is_file(disk: Disk, files: StreamFiles, run: _Run, path: str) -> bool:
         return False
     if any(p.frame.size and (p.path, p.at) != (path, p.frame.start - run.base) for p in run.pieces):
         return False
-    handle = disk.open(path)
-    try:
-        return disk.size(handle) == run.pieces[-1].end - run.base
-    finally:
-        disk.release(handle)
+    return file_size(disk, path) == run.pieces[-1].end - run.base
 
 
 def _write_run(
     stream: Stream, run: _Run, running: tuple[Stream, Detail]
 ) -> tuple[tuple[NewFile, NewFile], tuple[Stream, Detail]]:
     """Return the index and the segment of a run, and the state after it."""
-    base_seed = index.file_seed(stream.id, run.base)
-    parts = [index.encode_header(stream.id, run.base)]
-    position = len(parts[0])
+    index = IndexFile(stream.id, run.base)
+    parts = [index.header()]
     first = run.pieces[0]
     if not isinstance(first.record, Create):
         before, detail = running
@@ -135,16 +130,16 @@ def _write_run(
         before.tail, before.messages = run.base, max(before.messages, first.frame.ordinal)
         before.lsn = max(before.lsn, first.frame.lsn - 1)
         running = before, detail
-        parts.append(_state_entry(before, detail, run.base))
-        position += len(parts[-1])
+        parts = [index.beginning(state_frame(before, detail))]
+    position = len(parts[0])
     payload: list[bytes | FileRange] = []
     for piece in run.pieces:
-        parts.append(index.encode_entry(piece.frame, base_seed, position))
+        parts.append(index.entry(piece.frame, position))
         position += len(parts[-1])
         running = _after(running, piece)
         if piece.frame.size:
             payload.append(FileRange(piece.path, piece.at, piece.frame.size))
-    made = NewFile(fmt.index_path(stream.id, run.base), [b"".join(parts)])
+    made = NewFile(index.path, [b"".join(parts)])
     return (made, NewFile(fmt.segment_path(stream.id, run.base), payload)), running
 
 
@@ -169,12 +164,3 @@ def _poor_state(stream: Stream) -> tuple[Stream, Detail]:
     least.snapshot, least.closed, least.gone, least.plain = None, False, False, True
     least.written_ms = least.accessed_ms = least.created_ms
     return least, Detail()
-
-
-def _state_entry(stream: Stream, detail: Detail, base: int) -> bytes:
-    blob = cbor2.dumps([stream.row(), detail.row()])
-    frame = fmt.StoredFrame(
-        stream.id, stream.tail, 0, stream.written_ms, stream.messages, 0, stream.lsn, blob, b""
-    )
-    position = index.HEADER_BYTES
-    return index.encode_entry(frame, index.file_seed(stream.id, base), position, is_state=True)

@@ -33,7 +33,7 @@ from durastreamd.offline.repair.set_aside import frames_aside
 from durastreamd.offline.verify.census import Census, Ranges, Readers, joined
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import record_of
-from durastreamd.offline.verify.scan import JournalHead, index_owner
+from durastreamd.offline.verify.scan import JournalHead
 from durastreamd.offline.verify.survey import NEVER, StreamFiles, Survey
 from durastreamd.offline.verify.survey_journal import owner_of_lost
 from durastreamd.offline.verify.verification import Examination, check_snapshot
@@ -41,6 +41,7 @@ from durastreamd.protocol.offsets import mint
 from durastreamd.storage import catalog, format as fmt, journal
 from durastreamd.storage.catalog import Commit
 from durastreamd.storage.disk import Disk
+from durastreamd.storage.index import owner_of
 from durastreamd.storage.rows import BucketRow, Row, StreamRow
 
 _STREAM_PATH = re.compile(rf"{fmt.STREAMS_DIR}/[0-9a-f]{{2}}/([0-9a-f]{{16}})(/|$)")
@@ -130,7 +131,7 @@ class _Planning:
         there = [path for path in there if self._disk.exists(path)][:STRAYS_MAX]
         indexes: dict[tuple[int, int], str] = {}
         for path in there:
-            owner = index_owner(self._start_of(path))
+            owner = owner_of(self._start_of(path))
             if owner is not None and path != fmt.index_path(*owner):
                 indexes[owner] = path
         return Strays(indexes, there)

@@ -20,7 +20,7 @@ from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.offline.repair.unproven import messages_of
 from durastreamd.offline.verify.census import Ranges, joined, without
 from durastreamd.offline.verify.folding import advance, begin, detail_of, learn, record_of, state_of
-from durastreamd.offline.verify.scan import JournalHead, index_owner, scan_index
+from durastreamd.offline.verify.scan import JournalHead
 from durastreamd.offline.verify.segments import (
     Payloads,
     SegmentReport,
@@ -33,6 +33,7 @@ from durastreamd.protocol import content_type
 from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.index import HEADER_BYTES, IndexFile, owner_of
 from durastreamd.storage.scan import Gap
 
 # A segment that begins like one of our own files is one of them under another's name.
@@ -173,9 +174,9 @@ class _Salvaging:
             raw = read_file(self._disk, path)
         except OSError:
             return
-        if index_owner(raw) not in (None, (stream, base)):
+        if owner_of(raw) not in (None, (stream, base)):
             return
-        for entry in scan_index(raw, stream, base):
+        for entry in IndexFile(stream, base).walk(raw).items(HEADER_BYTES):
             if isinstance(entry, Gap):
                 continue
             if not entry.is_state:

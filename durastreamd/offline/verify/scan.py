@@ -8,29 +8,12 @@ accident.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from durastreamd.storage import catalog, format as fmt, index, journal
+from durastreamd.storage import catalog, format as fmt, journal
 from durastreamd.storage.catalog import CatalogFrame
 from durastreamd.storage.checksum import digest, seed
 from durastreamd.storage.scan import Gap
 
 _SUM_BYTES = fmt.CHECKSUM.size
-
-
-def scan_index(
-    raw: bytes, stream: int, base: int, position: int = index.HEADER_BYTES
-) -> Iterator[index.Entry | Gap]:
-    """Yield every entry of an index file that verifies, and the gaps between."""
-    return index.walk(raw, stream, base).items(position)
-
-
-def index_owner(raw: bytes) -> tuple[int, int] | None:
-    """Return the stream and base that an index file's header names, if it verifies."""
-    if len(raw) < index.HEADER_BYTES:
-        return None
-    _, _, stream, base, _ = fmt.INDEX_HEADER.unpack_from(raw)
-    if raw[: index.HEADER_BYTES] != index.encode_header(stream, base):
-        return None
-    return stream, base
 
 
 # --- journal ---

@@ -23,10 +23,10 @@ from durastreamd.offline.verify.folding import (
     record_of,
     state_of,
 )
-from durastreamd.offline.verify.scan import index_owner, scan_index
 from durastreamd.storage import format as fmt, index
 from durastreamd.storage.checksum import payload_seed, payload_sum
 from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.index import HEADER_BYTES, IndexFile, owner_of
 from durastreamd.storage.scan import Gap
 
 # Payloads are read this many bytes at a time: it stays in the cache of a core until it is hashed.
@@ -88,7 +88,7 @@ class _Check:
         read = len(raw)
         pending: list[fmt.StoredFrame] = []
         weight = 0
-        for entry in scan_index(raw, self._task.stream, self._task.base):
+        for entry in IndexFile(self._task.stream, self._task.base).walk(raw).items(HEADER_BYTES):
             if isinstance(entry, Gap):
                 self._found(self._index, entry.position, "entry", _about(entry))
                 self._broken = True
@@ -130,7 +130,7 @@ class _Check:
         except OSError as exc:
             self._found(self._index, 0, "unreadable", exc.strerror or str(exc))
             return b""
-        if index_owner(raw) != (task.stream, task.base):
+        if owner_of(raw) != (task.stream, task.base):
             self._header(raw)
         limit = task.index_bytes
         if limit is None:
@@ -143,7 +143,7 @@ class _Check:
         return raw[:limit]
 
     def _header(self, raw: bytes) -> None:
-        owner = index_owner(raw)
+        owner = owner_of(raw)
         if owner is None:
             self._found(self._index, 0, "header", "the index header does not verify")
         else:

@@ -24,7 +24,7 @@ from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.segments.source import name_of
 from durastreamd.storage import catalog, datadir, format as fmt, log
 from durastreamd.storage.blobs import BlobCheck
-from durastreamd.storage.disk import RealDisk
+from durastreamd.storage.disk import RealDisk, file_size
 
 PIECE_BYTES = 4 * 1024 * 1024
 TASK_BYTES = 32 * 1024 * 1024
@@ -132,23 +132,13 @@ def _parts(found: Opened, stream: Stream, place: log.Placement) -> Iterator[Audi
     if place.made and place.base not in bases:
         bases.append(place.base)  # the verifier says that it is missing
     for base, following in pairwise([*bases, place.flushed]) if place.made else ():
-        sealed = log.Placement(base, following - base, _size(found, stream, base), 0, made=True)
+        length = file_size(found.disk, fmt.index_path(stream.id, base))
+        sealed = log.Placement(base, following - base, length, 0, made=True)
         this = place if base == place.base else sealed
         yield AuditPart(name, stream.id, this, this.segment_bytes + this.index_bytes)
     blob = stream.snapshot
     if blob is not None and blob.owner == stream.id:
         yield AuditPart(name, stream.id, place, blob.size, (blob.position, blob.serial, blob.sum))
-
-
-def _size(found: Opened, stream: Stream, base: int) -> int:
-    try:
-        handle = found.disk.open(fmt.index_path(stream.id, base))
-    except FileNotFoundError:
-        return 0
-    try:
-        return found.disk.size(handle)
-    finally:
-        found.disk.release(handle)
 
 
 def tasks_of(parts: list[AuditPart], task_bytes: int = TASK_BYTES) -> list[list[AuditPart]]:

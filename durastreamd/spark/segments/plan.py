@@ -21,7 +21,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.offline.opening import Opened
 from durastreamd.storage import format as fmt, journal, log
 from durastreamd.storage.disk import RealDisk
-from durastreamd.storage.index import HEADER_BYTES, IndexReader
+from durastreamd.storage.index import HEADER_BYTES, IndexFile
 
 # No sealed index is so long; a task reads to the end of the file.
 WHOLE_INDEX = 2**62
@@ -161,31 +161,21 @@ def _split(disk: RealDisk, extent: Extent, piece_bytes: int) -> Iterator[Extent]
 
 def _record_starts(disk: RealDisk, extent: Extent, wanted: list[int]) -> list[tuple[int, int]]:
     """Return (start, place in the index) of the records at or before each wanted position."""
-    path = fmt.index_path(extent.owner, extent.base)
+    cuts: list[tuple[int, int]] = []
+    file = IndexFile(extent.owner, extent.base)
     try:
-        handle = disk.open(path)
+        with file.opened(disk, at_most=extent.index_to) as reader:
+            for position in wanted:
+                entry = reader.last_at_or_before(lambda frame: frame.start, position)
+                if entry is None:
+                    cut = (extent.low, HEADER_BYTES)
+                else:
+                    cut = (entry.frame.start, entry.position)
+                if not cuts or cut[0] > max(cuts[-1][0], extent.low):
+                    cuts.append(cut)
     except FileNotFoundError:
         return []
-    try:
-        length = min(extent.index_to, disk.size(handle))
-        reader = IndexReader(
-            lambda size, at: disk.pread(handle, min(size, max(length - at, 0)), at),
-            extent.owner,
-            extent.base,
-            length,
-        )
-        cuts: list[tuple[int, int]] = []
-        for position in wanted:
-            entry = reader.last_at_or_before(lambda frame: frame.start, position)
-            if entry is None:
-                cut = (extent.low, HEADER_BYTES)
-            else:
-                cut = (entry.frame.start, entry.position)
-            if not cuts or cut[0] > max(cuts[-1][0], extent.low):
-                cuts.append(cut)
-        return cuts
-    finally:
-        disk.release(handle)
+    return cuts
 
 
 # --- the journal ---

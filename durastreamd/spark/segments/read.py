@@ -22,7 +22,7 @@ from durastreamd.spark.errors import ContentError
 from durastreamd.spark.segments.plan import Extent, Journalled, Piece, segments_at
 from durastreamd.storage import datadir, format as fmt, journal
 from durastreamd.storage.checksum import payload_sum
-from durastreamd.storage.index import HEADER_BYTES, IndexReader
+from durastreamd.storage.index import HEADER_BYTES, IndexFile, IndexReader
 
 logger = logging.getLogger(__name__)
 
@@ -135,9 +135,10 @@ class PieceReader:
     def _frames(self, extent: Extent) -> Iterator[fmt.StoredFrame]:
         """Yield the records that hold bytes of an extent; every byte of it is in one, or lost."""
         expected = extent.low
-        path = fmt.index_path(extent.owner, extent.base)
+        file = IndexFile(extent.owner, extent.base)
+        path = file.path
         position, reason = 0, "the index does not describe these bytes"
-        for frame in self._entries(extent, path):
+        for frame in self._entries(extent, file):
             if isinstance(frame, CorruptDataError):
                 # A record only if bytes are missing below; a state's loss costs no row.
                 position, reason = frame.position, frame.reason
@@ -154,33 +155,24 @@ class PieceReader:
         if expected < extent.high:
             self._lose(extent, path, position, expected, extent.high, reason)
 
-    def _entries(self, extent: Extent, path: str) -> Iterator[fmt.StoredFrame | CorruptDataError]:
+    def _entries(
+        self, extent: Extent, file: IndexFile
+    ) -> Iterator[fmt.StoredFrame | CorruptDataError]:
         """Yield the records an index describes, and in their place what does not verify."""
         try:
-            handle = self._disk.open(path)
+            with file.opened(self._disk, at_most=extent.index_to) as reader:
+                at, damaged = self._first_entry(reader, extent), 0
+                while at < reader.length:
+                    try:
+                        for entry in reader.entries(at, passing_over=damaged):
+                            if not entry.is_state:
+                                yield entry.frame
+                        return
+                    except CorruptDataError as exc:
+                        yield exc
+                        at = damaged = exc.position
         except FileNotFoundError:
-            yield CorruptDataError(path, 0, "the index is gone")
-            return
-        try:
-            length = min(extent.index_to, self._disk.size(handle))
-            reader = IndexReader(
-                lambda size, at: self._disk.pread(handle, min(size, max(length - at, 0)), at),
-                extent.owner,
-                extent.base,
-                length,
-            )
-            at, damaged = self._first_entry(reader, extent), 0
-            while at < length:
-                try:
-                    for entry in reader.entries(at, passing_over=damaged):
-                        if not entry.is_state:
-                            yield entry.frame
-                    return
-                except CorruptDataError as exc:
-                    yield exc
-                    at = damaged = exc.position
-        finally:
-            self._disk.release(handle)
+            yield CorruptDataError(file.path, 0, "the index is gone")
 
     def _first_entry(self, reader: IndexReader, extent: Extent) -> int:
         if extent.index_from > HEADER_BYTES or extent.low == extent.base:
