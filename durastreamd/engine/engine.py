@@ -29,16 +29,16 @@ from durastreamd.model.records import (
     Snapshot,
     Touch,
 )
-from durastreamd.model.stream_state import Detail, Stream, apply
+from durastreamd.model.stream_state import MET, Detail, Stream, apply
 from durastreamd.protocol import Data
-from durastreamd.storage import format as fmt, log
+from durastreamd.storage import format as fmt, log, scrub
 from durastreamd.storage.catalog import CatalogWriter
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.handles import HandleTable
 from durastreamd.storage.index import HEADER_BYTES, IndexFile, IndexReader
 from durastreamd.storage.journal import JournalWriter
-from durastreamd.storage.proofs import Proofs
+from durastreamd.storage.proofs import BlobFile, Proofs
 
 logger = logging.getLogger(__name__)
 
@@ -271,22 +271,43 @@ class Engine:
     # --- damage ---
 
     def note_damage(self, found: CorruptDataError) -> None:
-        """Refuse the stream whose file does not verify, from now on and for good.
+        """Refuse the stream whose file does not verify, from now on, until it does.
 
         That stream may be an ancestor of the one that was read. Only the first finding is told.
         """
         stream = self.namespace.by_id.get(fmt.stream_of(found.file) or 0)
-        if stream is not None:
-            self.mark_damaged(stream, str(found))
+        if stream is not None and not stream.damage:
+            self._refuse(stream, f"{MET}{found}")
 
     def mark_damaged(self, stream: Stream, reason: str) -> None:
-        """Refuse a stream from now on; its row keeps why."""
-        if stream.damage:
-            return
+        """Refuse a stream from now on until a repair: something of it may be lost."""
+        if not stream.damage or stream.provisional:
+            self._refuse(stream, reason)
+
+    def _refuse(self, stream: Stream, reason: str) -> None:
+        """Refuse a stream; its row keeps why."""
         logger.error("stream %016x is damaged: %s", stream.id, reason)
         stream.damage = f"{reason}; run `dsadmin verify` and `dsadmin repair`"
         self.damaged[stream.id] = None
         self.dirty[stream.id] = None
+
+    def check(self, stream: Stream) -> scrub.Check:
+        """Return the check of all that anybody may read of a stream's files, piece by piece."""
+        blobs = {
+            BlobFile(blob.owner, blob.position, blob.serial, blob.size, blob.sum)
+            for blob in self.namespace.snapshots_of(stream.id)
+        }
+        low, place = self.namespace.retained_from(stream), self.placements[stream.id]
+        return scrub.check_stream(self.disk, stream.id, place, low, blobs)
+
+    def take_back_damage(self, stream: Stream) -> None:
+        """Serve a stream again whose damage was provisional: all of its files have verified."""
+        assert stream.provisional, "only a repair mends what was set aside"
+        logger.warning("stream %016x verifies again and is served: %s", stream.id, stream.damage)
+        stream.damage = ""
+        del self.damaged[stream.id]
+        self.dirty[stream.id] = None
+        self.handles.forget(fmt.stream_dir(stream.id))  # its files may have been put back
 
     # --- state for the files ---
 

@@ -18,7 +18,9 @@ of both are therefore synced as they are read: a later file must never speak of 
 power cut can still take away.
 
 Damage that concerns one stream marks that stream, for good, in its row; its records are kept in
-quarantine/ and every other stream is served. A file of a stream that cannot be opened or read is
+quarantine/ and every other stream is served. A stream that was met damaged while it was served
+(``Stream.provisional``) is replayed like any other: that mark may be taken back, and then nothing
+of the stream may be missing. A file of a stream that cannot be opened or read is
 damage to it here, where a record must be folded into it now or not at all; a reader may come again
 (``Engine.holding``). Errors of the machine (no more file handles, no room, an unreadable journal)
 stop the opening: they say nothing about a stream.
@@ -253,7 +255,7 @@ class _Opening:
         """Make a stream ready for its first record since the checkpoint; False if it is damaged."""
         if stream is None or (isinstance(record, Delete) and not record.soft):
             return True
-        if stream.damage:
+        if stream.damage and not stream.provisional:
             return False
         if not self._wake(stream):
             return False

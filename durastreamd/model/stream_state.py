@@ -15,7 +15,8 @@ States of a stream, and what holds in each:
     open     closed=False, gone=False    tail grows
     closed   closed=True                 tail never changes again
     gone     gone=True                   deleted, kept because forks read its bytes; takes no writes
-    damaged  damage != ""                bytes do not verify; refused until repaired
+    damaged  damage != ""                bytes do not verify; refused until repaired, or, if
+                                         provisional, until they are found to verify after all
     expired  now >= deadline             to be treated as if it were deleted; judged, never stored
 
     floor <= snapshot position <= tail     (a snapshot at p makes p the floor)
@@ -31,6 +32,11 @@ that there is none to load.
 
 from durastreamd.model.records import Append, Create, Publish, Snapshot, Touch
 from durastreamd.protocol.content_type import is_json
+
+# How the damage of a stream begins that was met in its files while it was served. Nothing was set
+# aside for it, so it is taken back if all of the files verify later (a cable, a controller's
+# cache). Any other damage may have cost records, and only a repair brings them back.
+MET = "met while serving: "
 
 
 class Detail:
@@ -119,6 +125,11 @@ class Stream:
         """Tell whether the lifetime is over."""
         deadline = self.deadline_ms()
         return deadline is not None and now_ms >= deadline
+
+    @property
+    def provisional(self) -> bool:
+        """Tell whether the stream is refused only as long as its files do not verify."""
+        return self.damage.startswith(MET)
 
     def loaded(self) -> Detail:
         """Return the detail, which must have been loaded (or be known to be empty)."""

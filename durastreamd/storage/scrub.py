@@ -7,8 +7,9 @@ from the disk is given back at once. What is in that cache is verified there, si
 get it from there; once the kernel has dropped it, the next round meets the disk.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from xxhash import xxh3_64
 
@@ -26,26 +27,28 @@ Check = Generator[int, None, None]
 
 
 def check_stream(
-    disk: Disk, stream: int, place: log.Placement, low: int, blob: BlobFile | None
+    disk: Disk, stream: int, place: log.Placement, low: int, blobs: Iterable[BlobFile]
 ) -> Check:
-    """Check what a stream has on disk from the position ``low`` on, and a snapshot it shows."""
+    """Check what a stream has on disk from the position ``low`` on, and these snapshots."""
     if place.made:
-        with faults_of(fmt.stream_dir(stream)):
+        directory = fmt.stream_dir(stream)
+        with faults_of(directory):
             bases = log.bases(disk, stream, place.base)
-        for number, base in enumerate(bases):
-            if base == place.base:
-                active = Segment(stream, base, place.segment_bytes, place.index_bytes)
-                yield from check_segment(disk, active)
-            elif bases[number + 1] > low:
-                yield from check_segment(disk, Segment(stream, base))
         if place.base not in bases:
             raise CorruptDataError(fmt.index_path(stream, place.base), 0, "the file is missing")
-    if blob is not None:
+        if low < min(bases[0], place.flushed):
+            raise CorruptDataError(directory, low, "no segment holds this position")
+        for base, end in pairwise(bases):
+            if end > low:
+                yield from check_segment(disk, Segment(stream, base), end - base)
+        active = Segment(stream, place.base, place.segment_bytes, place.index_bytes)
+        yield from check_segment(disk, active, place.segment_bytes)
+    for blob in blobs:
         yield from check_blob(disk, blob)
 
 
-def check_segment(disk: Disk, segment: Segment) -> Check:
-    """Check a segment and its index against each other; one at rest must end where that says."""
+def check_segment(disk: Disk, segment: Segment, length: int) -> Check:
+    """Check a segment and its index against each other; one at rest ends where the next begins."""
     file = segment.index_file
     with _opened(disk, file.path) as (read_index, index_found):
         index_size = segment.index_size if segment.index_size >= 0 else index_found
@@ -55,9 +58,11 @@ def check_segment(disk: Disk, segment: Segment) -> Check:
             records.finish(0)
         else:
             with _opened(disk, segment.path) as (read_bytes, found):
-                size = segment.size if segment.size >= 0 else found
-                yield from _pieces(read_bytes, segment.path, size, records.feed)
-            records.finish(size)
+                if segment.size < 0 and found != length:
+                    reason = f"the segment has {found} bytes, and the next begins after {length}"
+                    raise CorruptDataError(segment.path, min(found, length), reason)
+                yield from _pieces(read_bytes, segment.path, length, records.feed)
+            records.finish(length)
     yield FILE_COST + index_size
 
 

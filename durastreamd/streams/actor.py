@@ -293,7 +293,7 @@ class Actor:
         try:
             stream.detail = await self._host.blocking(lambda: engine.load_detail(stream))
         except CorruptDataError as exc:
-            engine.mark_damaged(stream, str(exc))
+            engine.note_damage(exc)
         except ReadFailedError as exc:
             engine.failed_reads += 1
             self._batch.pop(0).settle(exc)

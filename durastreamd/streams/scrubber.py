@@ -5,6 +5,10 @@ copy. A round takes one stream after the other, a piece at a time in a thread, a
 the pace asks for. While the server has much to do it waits, though not for ever. What it finds is
 marked as any reader's finding is (``Engine.note_damage``).
 
+A fault may lie between the disk and us and go away: streams that were met damaged while they were
+served are verified again now and then, and those that verify, every file of theirs that anybody
+may need, are served again. What recovery marked is not looked at: records may be set aside for it.
+
 A round holds the files of the stream it is at as a reader does, so one that is deleted or cut under
 it is left on disk until then, and missing files are damage. Rounds begin at a random stream: a
 server that is restarted more often than a round takes still comes by everywhere.
@@ -14,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -22,7 +27,6 @@ import trio
 from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import scrub
-from durastreamd.storage.proofs import BlobFile
 from durastreamd.streams.registry import Streams
 
 logger = logging.getLogger(__name__)
@@ -46,6 +50,9 @@ class ScrubOptions:
     start_s: Annotated[
         float, "the first round, after the start: recovery and its rush come first"
     ] = 60.0
+    recheck_s: Annotated[
+        float, "a stream that did not verify is looked at again so often", msgspec.Meta(gt=0)
+    ] = 3_600.0
 
 
 def in_turn(ids: list[int], first: int) -> Iterator[int]:
@@ -75,6 +82,7 @@ class Scrubber:
         self.bytes_total = 0
         self.rounds_total = 0
         self.findings_total = 0
+        self.taken_back_total = 0
         self.round_streams = 0
         self.round_checked = 0
         # Nothing is older than this: when the last whole round began, before it the server.
@@ -87,6 +95,11 @@ class Scrubber:
     async def run(self) -> None:
         """Scrub until cancelled."""
         await trio.sleep(self.options.start_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._go_round)
+            nursery.start_soon(self._look_again)
+
+    async def _go_round(self) -> None:
         while True:
             begun_s = trio.current_time()
             if self.options.bytes_per_s:
@@ -98,6 +111,13 @@ class Scrubber:
                     await self._changed.wait()
                 if self.options.bytes_per_s and not was_on:
                     break
+
+    async def _look_again(self) -> None:
+        while True:
+            if self.options.bytes_per_s:
+                await self.recheck()
+            with trio.move_on_after(self.options.recheck_s):
+                await self._changed.wait()
 
     def reconfigure(self, options: ScrubOptions) -> None:
         """Go on by these options."""
@@ -124,22 +144,35 @@ class Scrubber:
         logger.info("scrubbed %d streams, %d of them damaged", len(ids), found)
 
     async def _check(self, stream: Stream) -> None:
-        engine = self._streams.engine
-        shown, blob = stream.snapshot, None
-        if shown is not None and not stream.gone:
-            place = (shown.owner, shown.position, shown.serial)
-            blob = BlobFile(*place, shown.size, shown.sum)
-        low = engine.namespace.retained_from(stream)
-        placement = engine.placements[stream.id]
-        held = [stream.id] if blob is None else [stream.id, blob.stream]
-        checks = scrub.check_stream(engine.disk, stream.id, placement, low, blob)
         try:
-            with engine.holding(held), closing(checks):
-                await self._drive(checks, stream)
+            await self._verify(stream)
         except CorruptDataError:
             self.findings_total += 1
         except (ReadFailedError, OSError) as exc:
             logger.warning("the scrub of stream %016x is left to the next: %s", stream.id, exc)
+
+    async def recheck(self) -> None:
+        """Serve those streams again that were met damaged and verify by now."""
+        engine = self._streams.engine
+        for stream_id in list(engine.damaged):
+            stream = engine.namespace.by_id.get(stream_id)
+            if stream is None or not stream.provisional:
+                continue
+            try:
+                await self._verify(stream)
+                await self._streams.blocking(partial(engine.load_detail, stream))
+            except (CorruptDataError, ReadFailedError, OSError):
+                continue  # as before
+            if engine.namespace.by_id.get(stream_id) is stream and stream.provisional:
+                engine.take_back_damage(stream)
+                self.taken_back_total += 1
+
+    async def _verify(self, stream: Stream) -> None:
+        """Have a stream's files verified; what is amiss is marked, and raised."""
+        engine = self._streams.engine
+        checks = engine.check(stream)
+        with engine.holding([stream.id]), closing(checks):
+            await self._drive(checks, stream)
 
     async def _drive(self, checks: scrub.Check, stream: Stream) -> None:
         """Have the check done piece by piece, as long as the stream is there."""

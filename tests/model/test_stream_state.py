@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from durastreamd.model.records import Append, Create, Publish, Snapshot, Touch
-from durastreamd.model.stream_state import Detail, Stream, apply, check_invariants
+from durastreamd.model.stream_state import MET, Detail, Stream, apply, check_invariants
 
 NOW = 1_000_000
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -65,7 +65,7 @@ def streams(draw: st.DrawFn) -> Stream:
     made = Stream(record)
     made.lsn = draw(NUMBERS)
     made.gone = draw(st.booleans())
-    made.damage = draw(st.sampled_from(["", "rotten"]))
+    made.damage = draw(st.sampled_from(["", "rotten", f"{MET}rotten"]))
     made.plain = draw(st.booleans())
     return made
 

@@ -11,13 +11,12 @@ from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock
 
 from durastreamd.engine.options import EngineOptions
-from durastreamd.errors import CorruptDataError
+from durastreamd.errors import CorruptDataError, StreamDamagedError
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Snapshot
 from durastreamd.protocol.outcomes import Deleted, SnapshotPublished
 from durastreamd.storage import format as fmt, scrub
 from durastreamd.storage.blobs import BlobWriter
-from durastreamd.storage.proofs import BlobFile
 from durastreamd.streams import scrubber
 from durastreamd.streams.scrubber import Scrubber, ScrubOptions, in_turn
 from durastreamd.streams.ticket import DeleteCommand, PublishCommand
@@ -115,6 +114,133 @@ async def test_a_round_finds_what_nobody_read(
         bench.disk.damage(path, partial(restore, before))
 
 
+async def test_a_segment_that_is_gone_with_its_index_is_found(
+    autojump_clock: MockClock, bench: Bench
+) -> None:
+    """What is left fits together; it is only that a part of the stream is not there."""
+    gone = files(bench, ".log", ".idx")
+    first = min(path for path in gone if path.startswith("streams/01"))
+    middle = sorted(path for path in gone if path.startswith("streams/01"))[2]
+    for path in {first, middle}:
+        twins = [path, path[:-4] + (".log" if path.endswith(".idx") else ".idx")]
+        before = {twin: bench.disk.read(twin) for twin in twins}
+        for twin in twins:
+            bench.disk.unlink(twin)
+        made = scrubbing(bench)
+        await made.round()
+        assert (made.findings_total, list(bench.engine.damaged)) == (1, [1])
+        await made.recheck()
+        assert list(bench.engine.damaged) == [1]
+        for twin, data in before.items():
+            bench.disk.release(bench.disk.open(twin, create=True))
+            bench.disk.damage(twin, partial(restore, data))
+        await made.recheck()
+        assert not bench.engine.damaged
+
+
+# --- taking back ---
+
+
+@pytest.mark.parametrize("suffix", [".log", ".idx", ".snap"])
+async def test_what_verifies_again_is_served_again(
+    autojump_clock: MockClock, bench: Bench, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = next(path for path in files(bench, suffix) if path.startswith("streams/02"))
+    before = bench.disk.read(path)
+    bench.disk.damage(path, lambda data: harm("flip", data))
+    made = scrubbing(bench)
+    await made.round()
+    await bench.streams.checkpoint()
+    stream = bench.stream("/b")
+    for engine in (bench.engine, bench.after_kill()):
+        assert engine.namespace.by_key["/b"].provisional
+        assert path in engine.namespace.by_key["/b"].damage
+    await made.recheck()
+    assert stream.provisional, "it does not verify yet"
+    with pytest.raises(StreamDamagedError):
+        await bench.streams.ask("/b", append(b"more"))
+    bench.disk.damage(path, partial(restore, before))
+    await made.recheck()
+    assert (stream.damage, bench.engine.damaged, made.taken_back_total) == ("", {}, 1)
+    assert made.findings_total == 1
+    assert f"stream {stream.id:016x} verifies again and is served" in caplog.text
+    await bench.streams.ask("/b", append(b"more"))
+    assert bench.content("/b").endswith(b"more")
+    await bench.streams.checkpoint()
+    assert not bench.after_kill().damaged
+    await made.round()
+    assert made.findings_total == 1
+
+
+async def test_a_snapshot_that_only_a_fork_shows_counts(
+    autojump_clock: MockClock, bench: Bench
+) -> None:
+    """Its owner is refused for it, and stays so as long as it does not verify."""
+    await bench.fork("/fork", "/b").outcome()
+    shown = bench.stream("/fork").snapshot
+    assert shown is not None
+    await publish(bench, "/b", 6 * 60_000)
+    await bench.streams.checkpoint()
+    path = fmt.snapshot_path(shown.owner, shown.position, shown.serial)
+    before = bench.disk.read(path)
+    bench.disk.damage(path, lambda data: harm("flip", data))
+    made = scrubbing(bench)
+    await made.round()
+    assert list(bench.engine.damaged) == [bench.stream("/b").id]
+    await made.recheck()
+    assert bench.engine.damaged
+    bench.disk.damage(path, partial(restore, before))
+    await made.recheck()
+    assert not bench.engine.damaged
+
+
+async def test_a_failing_disk_takes_nothing_back(autojump_clock: MockClock, bench: Bench) -> None:
+    bench.engine.note_damage(CorruptDataError(fmt.segment_path(1, 0), 0, "it was so"))
+    made = scrubbing(bench)
+    for operation in ("open", "pread"):
+        bench.disk.refuse(errno.EIO, (operation,))
+        await made.recheck()
+        bench.disk.mend()
+        assert bench.stream("/a").provisional
+    await made.recheck()
+    assert not bench.engine.damaged
+
+
+async def test_what_a_recovery_marked_is_left_to_a_repair(
+    autojump_clock: MockClock, bench: Bench
+) -> None:
+    stream = bench.stream("/a")
+    bench.engine.note_damage(CorruptDataError(fmt.segment_path(1, 0), 0, "met"))
+    bench.engine.mark_damaged(stream, "a frame was set aside")
+    assert not stream.provisional
+    assert "a frame was set aside" in stream.damage
+    bench.engine.note_damage(CorruptDataError(fmt.segment_path(1, 0), 0, "met"))
+    await scrubbing(bench).recheck()
+    assert "a frame was set aside" in stream.damage
+
+
+async def test_streams_are_looked_at_again_by_the_clock(
+    autojump_clock: MockClock, bench: Bench, nursery: trio.Nursery
+) -> None:
+    made = scrubbing(bench, ScrubOptions(start_s=2, recheck_s=10, bytes_per_s=1024 * MIB))
+    nursery.start_soon(made.run)
+    bench.engine.note_damage(CorruptDataError(fmt.segment_path(1, 0), 0, "met"))
+    await trio.sleep(1)
+    assert bench.engine.damaged
+    await trio.sleep(4)
+    assert not bench.engine.damaged
+    bench.engine.note_damage(CorruptDataError(fmt.segment_path(1, 0), 0, "met"))
+    await trio.sleep(4)
+    assert bench.engine.damaged
+    await trio.sleep(8)
+    assert not bench.engine.damaged
+    made.reconfigure(ScrubOptions(bytes_per_s=0, recheck_s=10))
+    bench.engine.note_damage(CorruptDataError(fmt.segment_path(1, 0), 0, "met"))
+    await trio.sleep(100)
+    assert bench.engine.damaged
+    nursery.cancel_scope.cancel()
+
+
 def restore(before: bytes, data: bytearray) -> None:
     data[:] = before
 
@@ -143,13 +269,7 @@ def test_nothing_is_found_where_nothing_is_amiss(seed: int) -> None:
         world.step(random_step(world, rng), keep=False)
         space = world.engine.namespace
         for stream in list(space.by_id.values()):
-            shown = stream.snapshot if not stream.gone else None
-            blob = None
-            if shown is not None:
-                place = (shown.owner, shown.position, shown.serial)
-                blob = BlobFile(*place, shown.size, shown.sum)
-            low, placed = space.retained_from(stream), world.engine.placements[stream.id]
-            for _cost in scrub.check_stream(world.disk, stream.id, placed, low, blob):
+            for _cost in world.engine.check(stream):
                 pass
 
 
@@ -270,7 +390,7 @@ def test_a_check_that_does_not_compare_is_seen(monkeypatch: pytest.MonkeyPatch) 
 
     def found(disk: SimDisk) -> bool:
         try:
-            list(scrub.check_stream(disk, 1, placed, 0, None))
+            list(scrub.check_stream(disk, 1, placed, 0, ()))
         except CorruptDataError:
             return True
         return False

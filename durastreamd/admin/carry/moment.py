@@ -21,9 +21,7 @@ from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
 from durastreamd.storage.disk import Disk, file_size, read_file
-from durastreamd.storage.proofs import BlobFile
 from durastreamd.storage.recovery import JournalWalk, Torn
-from durastreamd.storage.scrub import check_stream
 
 LOOKS_MAX = 20
 LOOK_AGAIN_S = 0.02
@@ -140,12 +138,8 @@ def unverified(engine: Engine) -> Iterator[str]:
     for stream in engine.namespace.by_id.values():
         if stream.damage:
             continue
-        low, place = engine.namespace.retained_from(stream), engine.placements[stream.id]
-        shown, blob = stream.snapshot, None
-        if shown is not None and not stream.gone:
-            blob = BlobFile(shown.owner, shown.position, shown.serial, shown.size, shown.sum)
         try:
-            for _ in check_stream(engine.disk, stream.id, place, low, blob):
+            for _ in engine.check(stream):
                 pass
         except (CorruptDataError, ReadFailedError) as exc:
             yield f"{stream.key}: {exc}"

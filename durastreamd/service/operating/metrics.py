@@ -204,6 +204,8 @@ def _of_scrub(scrub: Scrubber) -> Iterator[Metric]:
     yield _counter("scrub_bytes", text, scrub.bytes_total)
     yield _counter("scrub_rounds", "Rounds over all files that it ended.", scrub.rounds_total)
     yield _counter("scrub_findings", "Streams it found damaged.", scrub.findings_total)
+    text = "Streams that did not verify, did so later, and are served again."
+    yield _counter("scrub_taken_back", text, scrub.taken_back_total)
     yield _gauge("scrub_round_streams", "Streams of the present round.", scrub.round_streams)
     text = "Those of them that are done."
     yield _gauge("scrub_round_streams_checked", text, scrub.round_checked)
