@@ -29,6 +29,7 @@ from functools import partial
 from typing import NamedTuple
 
 from durastreamd.engine.engine import Engine
+from durastreamd.engine.view import blob_of
 from durastreamd.errors import WriteFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import format as fmt, log
@@ -357,10 +358,7 @@ def _remove_files(engine: Engine, cut: _Cut) -> Steps:
 
 def blobs_kept(engine: Engine, stream: Stream) -> set[str]:
     """Return the snapshot files of a stream that it or a fork of it still shows."""
-    return {
-        fmt.snapshot_path(blob.owner, blob.position, blob.serial)
-        for blob in engine.namespace.snapshots_of(stream.id)
-    }
+    return {blob_of(blob).path for blob in engine.namespace.snapshots_of(stream.id)}
 
 
 def trim(

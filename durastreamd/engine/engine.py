@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import cbor2
 
 from durastreamd.engine.options import EngineOptions
-from durastreamd.engine.view import Level, View, record_of
+from durastreamd.engine.view import Level, View, blob_of, record_of
 from durastreamd.errors import CorruptDataError, ReadFailedError, StreamDamagedError
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.records import (
@@ -38,7 +38,7 @@ from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.handles import HandleTable
 from durastreamd.storage.index import HEADER_BYTES, IndexFile, IndexReader
 from durastreamd.storage.journal import JournalWriter
-from durastreamd.storage.proofs import BlobFile, Proofs
+from durastreamd.storage.proofs import Proofs
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class Engine:
         Its owner need not be the stream: a fork shows its source's.
         """
         if blob is not None and blob.owner in self.namespace.by_id:
-            path = fmt.snapshot_path(blob.owner, blob.position, blob.serial)
+            path = blob_of(blob).path
             self.superseded.setdefault(blob.owner, []).append(path)
             self.trimmed[blob.owner] = None
 
@@ -293,10 +293,7 @@ class Engine:
 
     def check(self, stream: Stream) -> scrub.Check:
         """Return the check of all that anybody may read of a stream's files, piece by piece."""
-        blobs = {
-            BlobFile(blob.owner, blob.position, blob.serial, blob.size, blob.sum)
-            for blob in self.namespace.snapshots_of(stream.id)
-        }
+        blobs = {blob_of(blob) for blob in self.namespace.snapshots_of(stream.id)}
         low, place = self.namespace.retained_from(stream), self.placements[stream.id]
         return scrub.check_stream(self.disk, stream.id, place, low, blobs)
 

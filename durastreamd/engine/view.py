@@ -16,11 +16,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from durastreamd.errors import ColdReadError, CorruptDataError, LongReadError
-from durastreamd.model.records import Append, Create, Record, RecordPlace, parse
+from durastreamd.model.records import Append, Create, Record, RecordPlace, Snapshot, parse
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
 from durastreamd.protocol.json_mode import SEPARATOR
 from durastreamd.storage import format as fmt, log
+from durastreamd.storage.blobs import BlobFile
 from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.index import IndexReader
 from durastreamd.storage.proofs import Proofs, Segment
@@ -61,6 +62,11 @@ def record_of(frame: fmt.StoredFrame) -> Record:
     """Return the record of a stored frame."""
     place = RecordPlace(frame.stream, frame.start, frame.size, frame.time_ms, frame.ordinal)
     return parse(place, frame.header)
+
+
+def blob_of(shown: Snapshot) -> BlobFile:
+    """Return the file that holds a snapshot."""
+    return BlobFile(shown.owner, shown.position, shown.serial, shown.size, shown.sum)
 
 
 class View:

@@ -3,12 +3,13 @@
 One object per run, so that a test can hand in its own two files.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
+
+from durastreamd.protocol.json_writing import json_line
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -33,7 +34,7 @@ class Console:
 
     def record(self, members: dict[str, object]) -> None:
         """Write one result as a line of JSON."""
-        self.out.write(json.dumps(members, ensure_ascii=False) + "\n")
+        self.out.write(json_line(members) + "\n")
 
     def summary(self, text: str, members: dict[str, object]) -> None:
         """Write the last line of a result: in words, or as JSON."""

@@ -8,9 +8,10 @@ never echoes more than a line of it and never a control character.
 """
 
 import codecs
-import json
 from dataclasses import dataclass
 from typing import Final
+
+from durastreamd.protocol.json_writing import json_compact
 
 ECHO_CHARACTERS_MAX: Final = 200  # Enough to recognise one's own input; too short to be a mirror.
 DETAIL_CHARACTERS_MAX: Final = 600  # Our sentence around at most two quoted values.
@@ -291,7 +292,7 @@ def render(
         if value is not None:
             clipped = _visible(value, ECHO_CHARACTERS_MAX) if isinstance(value, str) else value
             body.setdefault(name, clipped)
-    return json.dumps(body, separators=(",", ":")).encode("ascii")
+    return json_compact(body)
 
 
 def _visible(text: str, characters_max: int) -> str:

@@ -1,9 +1,8 @@
 """Buckets: make, look, list, end (docs/extension.md)."""
 
-import json
-
 from durastreamd.http.exchange import Exchange
 from durastreamd.protocol import outcomes as oc, problems
+from durastreamd.protocol.json_writing import json_body
 from durastreamd.protocol.names import LISTING, Resource
 from durastreamd.protocol.problems import quoted
 from durastreamd.protocol.requests import ProblemError, query_of
@@ -61,7 +60,7 @@ class Buckets:
         if bucket is None:
             raise missing()
         body = {"bucket_id": name, "streams": bucket.streams, "created_at_ms": bucket.created_ms}
-        return json.dumps(body).encode()
+        return json_body(body)
 
     def _listing(self, name: str, query: str) -> bytes:
         if name not in self._streams.engine.namespace.buckets:
@@ -97,7 +96,7 @@ class Buckets:
             "next_cursor": rows[-1]["stream_id"] if more else None,
             "has_more": more,
         }
-        return json.dumps(body).encode()
+        return json_body(body)
 
 
 def _limit(text: str) -> int:

@@ -4,6 +4,7 @@ import secrets
 from contextlib import aclosing
 from functools import partial
 
+from durastreamd.engine.view import blob_of
 from durastreamd.errors import StreamStoppedError, WriteFailedError
 from durastreamd.http.errors import BodyTooLargeError
 from durastreamd.http.exchange import Exchange
@@ -18,7 +19,7 @@ from durastreamd.service.limits import Limits
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.storage.blobs import BlobWriter
-from durastreamd.storage.proofs import BlobFile, Proofs
+from durastreamd.storage.proofs import Proofs
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import PublishCommand, TouchCommand
 
@@ -178,8 +179,7 @@ class Blob:
 
     def __init__(self, proofs: Proofs, snapshot: Snapshot) -> None:
         self._proofs = proofs
-        place = (snapshot.owner, snapshot.position, snapshot.serial)
-        self._file = BlobFile(*place, snapshot.size, snapshot.sum)
+        self._file = blob_of(snapshot)
         self._at = 0
 
     @property

@@ -1,6 +1,13 @@
-"""Snapshot blobs: files written piece by piece, durable before anything refers to them."""
+"""Snapshot blobs: files written piece by piece, durable before anything refers to them.
 
+A blob has one checksum over all of it, so nothing of it is known to be good before its last byte.
+``read_blob`` reads one from its file; who reads in another way (through the handles that readers
+share, or past the page cache) has its pieces judged by ``BlobCheck``.
+"""
+
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 import xxhash
 
@@ -8,6 +15,21 @@ from durastreamd.errors import CorruptDataError, WriteFailedError
 from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import payload_seed
 from durastreamd.storage.disk import Disk, write_all
+
+
+class BlobFile(NamedTuple):
+    """A snapshot's file: whose, where, how long, and the checksum of all of it."""
+
+    stream: int
+    position: int
+    serial: int
+    size: int
+    sum: int
+
+    @property
+    def path(self) -> str:
+        """Return the path of the file."""
+        return fmt.snapshot_path(self.stream, self.position, self.serial)
 
 
 class BlobWriter:
@@ -73,16 +95,42 @@ class BlobWriter:
 
 
 class BlobCheck:
-    """Verifies a blob while it is read: the last piece is good only if the whole was."""
+    """Judges a blob as its bytes go by, however they are read: the length first, the sum last."""
 
-    def __init__(self, stream: int, position: int, path: str, expected: int) -> None:
-        self._hash = xxhash.xxh3_64(seed=payload_seed(stream, position))
-        self._path = path
-        self._expected = expected
+    def __init__(self, blob: BlobFile, found: int) -> None:
+        """Begin with the length of the file that was found."""
+        if found != blob.size:
+            reason = f"the snapshot has {found} bytes, not {blob.size}"
+            raise CorruptDataError(blob.path, min(found, blob.size), reason)
+        self._blob = blob
+        self._hash = xxhash.xxh3_64(seed=payload_seed(blob.stream, blob.position))
 
-    def add(self, data: bytes, *, last: bool) -> bytes:
-        """Take a piece and give it back; raise CorruptDataError if the whole does not verify."""
+    def add(self, data: bytes | memoryview) -> None:
+        """Take the next piece."""
         self._hash.update(data)
-        if last and self._hash.intdigest() != self._expected:
-            raise CorruptDataError(self._path, 0, "the snapshot does not verify")
-        return data
+
+    def finish(self) -> None:
+        """Raise CorruptDataError unless the whole is what was published."""
+        if self._hash.intdigest() != self._blob.sum:
+            raise CorruptDataError(self._blob.path, 0, "the snapshot does not verify")
+
+
+def read_blob(disk: Disk, blob: BlobFile, piece_bytes: int) -> Iterator[bytes]:
+    """Yield a blob piece by piece; the last one only once the whole has verified."""
+    handle = disk.open(blob.path)
+    try:
+        check = BlobCheck(blob, disk.size(handle))
+        at, last = 0, b""
+        while at < blob.size:
+            if last:
+                yield last
+            last = disk.pread(handle, min(piece_bytes, blob.size - at), at)
+            if not last:
+                raise CorruptDataError(blob.path, at, "the file ends here")
+            check.add(last)
+            at += len(last)
+        check.finish()
+        if last:
+            yield last
+    finally:
+        disk.release(handle)

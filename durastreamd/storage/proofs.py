@@ -32,6 +32,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from durastreamd.errors import ColdReadError, CorruptDataError
 from durastreamd.storage import format as fmt
+from durastreamd.storage.blobs import BlobCheck, BlobFile
 from durastreamd.storage.checksum import payload_seed, payload_sum
 from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.handles import HandleTable
@@ -72,21 +73,6 @@ class Segment(NamedTuple):
     def index_file(self) -> IndexFile:
         """Return the index beside it."""
         return IndexFile(self.stream, self.base)
-
-
-class BlobFile(NamedTuple):
-    """A snapshot's file: whose, where, how long, and the checksum of all of it."""
-
-    stream: int
-    position: int
-    serial: int
-    size: int
-    sum: int
-
-    @property
-    def path(self) -> str:
-        """Return the path of the file."""
-        return fmt.snapshot_path(self.stream, self.position, self.serial)
 
 
 class _Table:
@@ -352,22 +338,17 @@ class Proofs:
 
     def _prove_blob(self, blob: BlobFile, path: str) -> _Table:
         """Verify a snapshot, which has one checksum; block by block, in bounded memory."""
-        found = self._file_size(path)
-        if found != blob.size:
-            reason = f"the snapshot has {found} bytes, not {blob.size}"
-            raise CorruptDataError(path, min(found, blob.size), reason)
+        check = BlobCheck(blob, self._file_size(path))
         table = _Table()
         table.grow(blob.size, 0, self.block_bytes)
-        whole = xxh3_64(seed=payload_seed(blob.stream, blob.position))
         buffer = memoryview(bytearray(self.block_bytes))
         for number in range(len(table.sums)):
             at = number * self.block_bytes
             piece = buffer[: min(self.block_bytes, blob.size - at)]
             self._fill(path, piece, at, wait=True)
-            whole.update(piece)
+            check.add(piece)
             table.sums[number] = xxh3_64_intdigest(piece)
-        if whole.intdigest() != blob.sum:
-            raise CorruptDataError(path, 0, "the snapshot does not verify")
+        check.finish()
         return self._keep(path, table)
 
 

@@ -11,13 +11,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
-from xxhash import xxh3_64
-
 from durastreamd.errors import CorruptDataError
 from durastreamd.storage import format as fmt, log
-from durastreamd.storage.checksum import payload_seed
+from durastreamd.storage.blobs import BlobCheck, BlobFile
 from durastreamd.storage.disk import Disk, faults_of
-from durastreamd.storage.proofs import BlobFile, Records, Segment
+from durastreamd.storage.proofs import Records, Segment
 
 PIECE_BYTES = 256 * 1024
 # Finding, opening and asking a file costs as much as reading so many bytes; small files count too.
@@ -68,14 +66,10 @@ def check_segment(disk: Disk, segment: Segment, length: int) -> Check:
 
 def check_blob(disk: Disk, blob: BlobFile) -> Check:
     """Check a snapshot's file."""
-    whole = xxh3_64(seed=payload_seed(blob.stream, blob.position))
     with _opened(disk, blob.path) as (read, found):
-        if found != blob.size:
-            reason = f"the snapshot has {found} bytes, not {blob.size}"
-            raise CorruptDataError(blob.path, min(found, blob.size), reason)
-        yield from _pieces(read, blob.path, blob.size, lambda piece, _at: whole.update(piece))
-    if whole.intdigest() != blob.sum:
-        raise CorruptDataError(blob.path, 0, "the snapshot does not verify")
+        check = BlobCheck(blob, found)
+        yield from _pieces(read, blob.path, blob.size, lambda piece, _at: check.add(piece))
+    check.finish()
     yield FILE_COST
 
 

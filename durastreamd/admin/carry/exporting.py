@@ -2,7 +2,6 @@
 
 import argparse
 import base64
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from durastreamd.admin.carry.items import (
 from durastreamd.admin.carry.outgoing import Batch, Own, own, readable
 from durastreamd.admin.place import opened
 from durastreamd.engine.engine import Engine
+from durastreamd.engine.view import blob_of
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
@@ -36,9 +36,9 @@ from durastreamd.offline.names import find_stream
 from durastreamd.offline.opening import Opened
 from durastreamd.protocol.content_type import media_type
 from durastreamd.protocol.json_mode import SEPARATOR
+from durastreamd.protocol.json_writing import json_line
 from durastreamd.protocol.offsets import mint
-from durastreamd.storage import format as fmt
-from durastreamd.storage.blobs import BlobCheck
+from durastreamd.storage.blobs import read_blob
 
 PIECE_BYTES = 1024 * 1024
 OWNER_ONLY = 0o600
@@ -202,7 +202,7 @@ def export_lines(
 ) -> None:
     """Write a message per line."""
     is_text = media_type(stream.content_type).startswith("text/")
-    name = json.dumps(stream.key, ensure_ascii=False)
+    name = json_line(stream.key)
     for batch in readable(engine, stream, stream.floor):
         if stream.json and not envelope:
             # Messages hold no line ends, so every separator is one between messages.
@@ -233,7 +233,7 @@ def _value(stream: Stream, message: bytes, *, is_text: bool) -> tuple[str, bytes
         return "value", message
     if is_text:
         try:
-            return "text", json.dumps(message.decode(), ensure_ascii=False).encode()
+            return "text", json_line(message.decode()).encode()
         except UnicodeDecodeError:
             pass
     return "base64", b'"%s"' % base64.b64encode(message)
@@ -373,21 +373,8 @@ class _Everything:
 
     def _blob(self, blob: Snapshot) -> None:
         self._out.write(SnapshotItem(blob.position, blob.serial, blob.content_type, blob.size))
-        path = fmt.snapshot_path(blob.owner, blob.position, blob.serial)
-        check = BlobCheck(blob.owner, blob.position, path, blob.sum)
-        disk = self._engine.disk
-        handle = disk.open(path)
-        try:
-            if disk.size(handle) != blob.size:
-                reason = f"the snapshot has {disk.size(handle)} bytes, not {blob.size}"
-                raise CorruptDataError(path, 0, reason)
-            at = 0
-            while at < blob.size:
-                data = disk.pread(handle, min(PIECE_BYTES, blob.size - at), at)
-                at += len(data)
-                self._out.write(PieceItem(check.add(data, last=at == blob.size)))
-        finally:
-            disk.release(handle)
+        for data in read_blob(self._engine.disk, blob_of(blob), PIECE_BYTES):
+            self._out.write(PieceItem(data))
 
     def _end(self, stream: Stream, *, linked: bool) -> None:
         detail = Detail()

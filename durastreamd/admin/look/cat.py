@@ -2,12 +2,11 @@
 
 import argparse
 import base64
-import json
 from collections.abc import Iterator
 
 from durastreamd.admin.look.streams import position_of, state_of
 from durastreamd.admin.place import opened, options_of
-from durastreamd.engine.view import View
+from durastreamd.engine.view import View, blob_of
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
@@ -16,8 +15,8 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.offline.names import find_stream
 from durastreamd.offline.opening import Opened, look
 from durastreamd.protocol import json_mode, offsets
+from durastreamd.protocol.json_writing import json_line
 from durastreamd.protocol.sse import needs_base64
-from durastreamd.storage.proofs import BlobFile
 
 PIECE_BYTES = 1024 * 1024
 
@@ -176,7 +175,7 @@ def _write_messages(view: View, stream: Stream, extent: tuple[int, int], console
         if stream.json:
             # Not read and written anew: a number of thirty digits stays what it is.
             body = data.removesuffix(json_mode.SEPARATOR).decode()
-            console.line(f'{json.dumps(members)[:-1]}, "json": {body}}}')
+            console.line(f'{json_line(members)[:-1]}, "json": {body}}}')
             continue
         if needs_base64(stream.content_type):
             members["base64"] = base64.b64encode(data).decode()
@@ -189,7 +188,7 @@ def _write_snapshot(found: Opened, stream: Stream, console: Console) -> None:
     blob = stream.snapshot
     if blob is None:
         raise CommandError(NO_INPUT, f"{stream.key} has no snapshot")
-    file = BlobFile(blob.owner, blob.position, blob.serial, blob.size, blob.sum)
+    file = blob_of(blob)
     proofs = found.engine.proofs
     proofs.prove(file, 0, blob.size)  # nothing is written of one that does not verify
     for at in range(0, blob.size, PIECE_BYTES):

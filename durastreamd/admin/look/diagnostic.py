@@ -1,9 +1,10 @@
 """CBOR in diagnostic notation (RFC 8949, section 8), for people."""
 
-import json
 import math
 
 import cbor2
+
+from durastreamd.protocol.json_writing import json_line
 
 
 def diagnostic(encoded: bytes) -> str:
@@ -18,7 +19,7 @@ def _text(item: object) -> str:
     if item is None or isinstance(item, bool):
         return {None: "null", True: "true", False: "false"}[item]
     if isinstance(item, str):
-        return json.dumps(item, ensure_ascii=False)
+        return json_line(item)
     if isinstance(item, bytes):
         return f"h'{item.hex()}'"
     if isinstance(item, float):

@@ -1,7 +1,6 @@
 """``dsadmin dump``: one line for each frame on disk, whole or not."""
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,6 +12,7 @@ from durastreamd.admin.place import disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, OK, USAGE
+from durastreamd.protocol.json_writing import json_body
 
 FORMATS = ("text", "json", "hex", "cbor")
 _HEX_COLUMNS = 16
@@ -151,7 +151,7 @@ def _value(key: str, value: object) -> str:
 def _word(text: str) -> str:
     """Return a client's string as one word: in quotes if it would be several."""
     plain = text.isprintable() and not any(c in text for c in ' "')
-    return text if plain and text else json.dumps(text)
+    return text if plain and text else json_body(text).decode()
 
 
 def _hex_lines(path: Path, one: Found) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from durastreamd.admin.look.streams import members as listed
 from durastreamd.admin.place import opened
 from durastreamd.engine.engine import Engine
+from durastreamd.engine.view import blob_of
 from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.kit import show
 from durastreamd.kit.command import Command
@@ -86,7 +87,7 @@ def _snapshot(found: Opened, stream: Stream) -> dict[str, object] | None:
     blob = stream.snapshot
     if blob is None:
         return None
-    path = fmt.snapshot_path(blob.owner, blob.position, blob.serial)
+    path = blob_of(blob).path
     return {
         "offset": mint(blob.position),
         "content_type": blob.content_type,

@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+from durastreamd.engine.view import blob_of
 from durastreamd.model.lineage import Lineage
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import BucketChange, Delete
@@ -343,7 +344,7 @@ class _Planning:
                 self._kept |= layout.kept
                 self._plan.made += layout.made
             if (blob := state.snapshot) is not None:
-                self._kept.add(fmt.snapshot_path(blob.owner, blob.position, blob.serial))
+                self._kept.add(blob_of(blob).path)
             rows.append(StreamRow(state.row(), placement))
             bucket = bucket_of(state.key)
             if bucket and bucket not in self._buckets:

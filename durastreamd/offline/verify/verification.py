@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-import xxhash
-
+from durastreamd.engine.view import blob_of
+from durastreamd.errors import CorruptDataError
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.verify.census import (
@@ -26,7 +26,6 @@ from durastreamd.offline.verify.segments import (
     SegmentTask,
     check_segment,
     contradiction,
-    read_or_nothing,
 )
 from durastreamd.offline.verify.survey import (
     Catalogued,
@@ -39,8 +38,8 @@ from durastreamd.offline.verify.survey import (
 from durastreamd.offline.verify.survey_catalog import read_catalog
 from durastreamd.offline.verify.survey_journal import read_journal
 from durastreamd.storage import format as fmt, log
-from durastreamd.storage.checksum import payload_seed
-from durastreamd.storage.disk import Disk
+from durastreamd.storage.blobs import BlobFile, read_blob
+from durastreamd.storage.disk import Disk, file_size
 
 # Yields the report of every task, in the order of the tasks.
 Runner = Callable[[list[SegmentTask]], Iterable[tuple[SegmentTask, SegmentReport]]]
@@ -238,36 +237,29 @@ def _check_stream(disk: Disk, census: Census, stream: Stream, scope: Scope) -> I
 
 def check_snapshot(disk: Disk, blob: Snapshot, key: str, *, deep: bool) -> Iterator[Finding]:
     """Check that a snapshot's blob is there, whole, and (deep) what was published."""
-    path = fmt.snapshot_path(blob.owner, blob.position, blob.serial)
+    file = blob_of(blob)
     try:
-        handle = disk.open(path)
-    except FileNotFoundError:
-        yield Finding(path, 0, "missing", f"the snapshot of {blob.size} bytes is gone", key)
-        return
+        size = file_size(disk, file.path, missing=-1)
     except OSError as exc:
-        yield Finding(path, 0, "unreadable", exc.strerror or str(exc), key)
+        yield Finding(file.path, 0, "unreadable", exc.strerror or str(exc), key)
         return
+    if size < 0:
+        yield Finding(file.path, 0, "missing", f"the snapshot of {blob.size} bytes is gone", key)
+    elif size != blob.size:
+        detail = f"the snapshot has {size} bytes, {blob.size} were published"
+        yield Finding(file.path, min(size, blob.size), "short", detail, key)
+    elif deep and not _is_whole(disk, file):
+        yield Finding(file.path, 0, "payload", "the snapshot does not verify", key)
+
+
+def _is_whole(disk: Disk, file: BlobFile) -> bool:
+    """Tell whether a blob verifies; what the disk cannot give back does not."""
     try:
-        size = disk.size(handle)
-        if size != blob.size:
-            detail = f"the snapshot has {size} bytes, {blob.size} were published"
-            yield Finding(path, min(size, blob.size), "short", detail, key)
-        elif deep and _blob_sum(disk, handle, blob) != blob.sum:
-            yield Finding(path, 0, "payload", "the snapshot does not verify", key)
-    finally:
-        disk.release(handle)
-
-
-def _blob_sum(disk: Disk, handle: int, blob: Snapshot) -> int:
-    hashed = xxhash.xxh3_64(seed=payload_seed(blob.owner, blob.position))
-    at = 0
-    while at < blob.size:
-        data = read_or_nothing(disk, handle, min(WINDOW_BYTES, blob.size - at), at)
-        if not data:
-            break
-        hashed.update(data)
-        at += len(data)
-    return hashed.intdigest()
+        for _ in read_blob(disk, file, WINDOW_BYTES):
+            pass
+    except (CorruptDataError, OSError):
+        return False
+    return True
 
 
 # --- what nobody refers to ---
@@ -293,7 +285,7 @@ def _leftovers(found: Survey, census: Census, scope: Scope) -> Iterator[Finding]
 def orphans(found: Survey, census: Census) -> Iterator[str]:
     """Yield files below streams/ that no stream of now refers to."""
     shown = {
-        fmt.snapshot_path(blob.owner, blob.position, blob.serial)
+        blob_of(blob).path
         for stream in census.streams.values()
         if (blob := stream.snapshot) is not None
     }

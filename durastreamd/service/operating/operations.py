@@ -1,12 +1,12 @@
 """What is for operators rather than for clients of streams: health, readiness, metrics, errors."""
 
-import json
 from collections.abc import Mapping
 
 import trio
 
 from durastreamd.http.exchange import Exchange
 from durastreamd.protocol import problems
+from durastreamd.protocol.json_writing import json_body
 from durastreamd.protocol.names import PREFIX
 from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.access.gate import Gate, GateCounts
@@ -121,4 +121,4 @@ def _error(slug: str) -> dict[str, object]:
 
 async def _respond_json(exchange: Exchange, status: int, body: Mapping[str, object]) -> None:
     fields = [(b"Content-Type", b"application/json"), NOT_CACHED]
-    await exchange.respond(status, fields, json.dumps(body).encode())
+    await exchange.respond(status, fields, json_body(body))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from durastreamd.engine.view import blob_of
 from durastreamd.errors import CorruptDataError
 from durastreamd.kit import show
 from durastreamd.kit.command import Command
@@ -23,7 +24,7 @@ from durastreamd.offline.verify.segments import SegmentTask, check_segment
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.segments.source import name_of
 from durastreamd.storage import catalog, datadir, format as fmt, log
-from durastreamd.storage.blobs import BlobCheck
+from durastreamd.storage.blobs import BlobFile, read_blob
 from durastreamd.storage.disk import RealDisk, file_size
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -37,13 +38,13 @@ class AuditPart(NamedTuple):
     stream: int
     place: log.Placement
     size: int
-    blob: tuple[int, int, int] | None = None  # position, serial number, sum
+    blob: BlobFile | None = None
 
     @property
     def path(self) -> str:
         """Return the file it is about."""
         if self.blob is not None:
-            return fmt.snapshot_path(self.stream, *self.blob[:2])
+            return self.blob.path
         return fmt.segment_path(self.stream, self.place.base)
 
 
@@ -54,7 +55,8 @@ def findings(root: str, part: AuditPart) -> Iterator[Finding]:
         if part.blob is None:
             yield from _check_segment(disk, part)
         else:
-            _check_blob(disk, part)
+            for _ in read_blob(disk, part.blob, PIECE_BYTES):
+                pass
     except FileNotFoundError:
         yield Finding(part.path, 0, "missing", "the file is not there")
     except CorruptDataError as exc:
@@ -72,21 +74,6 @@ def _check_segment(disk: RealDisk, part: AuditPart) -> Iterator[Finding]:
         path = fmt.index_path(part.stream, place.base)
         detail = f"its records end at {report.end}, the next one begins at {place.flushed}"
         yield Finding(path, place.index_bytes, "short", detail)
-
-
-def _check_blob(disk: RealDisk, part: AuditPart) -> None:
-    assert part.blob is not None
-    position, _, total = part.blob
-    handle = disk.open(part.path)
-    try:
-        if disk.size(handle) != part.size:
-            raise CorruptDataError(part.path, 0, f"the snapshot has not its {part.size} bytes")
-        check = BlobCheck(part.stream, position, part.path, total)
-        for at in range(0, max(part.size, 1), PIECE_BYTES):
-            piece = disk.pread(handle, min(PIECE_BYTES, part.size - at), at)
-            check.add(piece, last=at + PIECE_BYTES >= part.size)
-    finally:
-        disk.release(handle)
 
 
 # --- the plan ---
@@ -138,7 +125,7 @@ def _parts(found: Opened, stream: Stream, place: log.Placement) -> Iterator[Audi
         yield AuditPart(name, stream.id, this, this.segment_bytes + this.index_bytes)
     blob = stream.snapshot
     if blob is not None and blob.owner == stream.id:
-        yield AuditPart(name, stream.id, place, blob.size, (blob.position, blob.serial, blob.sum))
+        yield AuditPart(name, stream.id, place, blob.size, blob_of(blob))
 
 
 def tasks_of(parts: list[AuditPart], task_bytes: int = TASK_BYTES) -> list[list[AuditPart]]:
