@@ -13,6 +13,7 @@ from durastreamd.daemon.descriptors import RESERVED, fitted
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
 from tests.support.daemon import Daemon
+from tests.support.patience import PATIENCE_S
 
 TEXT = {"Content-Type": "text/plain"}
 
@@ -86,13 +87,15 @@ def test_out_of_descriptors_it_refuses_and_recovers(tmp_path: Path) -> None:
             for name in names:
                 assert http.put(name, headers=TEXT, content=b"x").status_code == 201
         daemon.restart()  # everything is in files, and none of them is open
-        with httpx.Client(base_url=daemon.url, timeout=30) as http:
+        with httpx.Client(base_url=daemon.url, timeout=PATIENCE_S) as http:
             assert http.get("/health").status_code == 200
             allow(daemon, held(daemon))
             for name in names:
                 refused = http.get(name, params={"offset": "-1"})
                 assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-            with socket.create_connection(("127.0.0.1", daemon.port), timeout=60) as waiting:
+            with socket.create_connection(
+                ("127.0.0.1", daemon.port), timeout=PATIENCE_S
+            ) as waiting:
                 waiting.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 daemon.wait_for("cannot accept")
                 assert http.get("/health").status_code == 200, "who is connected is served"
@@ -104,7 +107,7 @@ def test_out_of_descriptors_it_refuses_and_recovers(tmp_path: Path) -> None:
             for name in names[1:]:
                 assert http.get(name, params={"offset": "-1"}).content == b"x"
             allow(daemon, held(daemon))
-            with httpx.Client(base_url=daemon.url, timeout=60) as fresh:
+            with httpx.Client(base_url=daemon.url, timeout=PATIENCE_S) as fresh:
                 assert fresh.get("/health").status_code == 200
             assert http.get(names[0], params={"offset": "-1"}).content == b"xy"
             allow(daemon, 1000)

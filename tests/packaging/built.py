@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = {"Content-Type": "text/plain"}
@@ -87,14 +86,14 @@ def serving(command: list[str], log: Path) -> Iterator[tuple[str, "subprocess.Po
 
 
 def _url(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    until = time.monotonic() + PATIENCE_S
-    while True:
+    def told() -> str | None:
         for line in log.read_text().splitlines(keepends=True):
             if " listening on " in line and line.endswith("\n"):
                 return line.split()[-1]
         assert process.poll() is None, log.read_text()
-        assert time.monotonic() < until, log.read_text()
-        time.sleep(0.02)
+        return None
+
+    return wait_until(told, log.read_text)
 
 
 def write_and_read(url: str) -> str:

@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import venv
 import zipfile
 from pathlib import Path
@@ -22,7 +21,7 @@ import pyspark
 
 from durastreamd.spark.session import java_options
 from tests.support.daemon import ROOT
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_until
 
 SHIPPED = ("durastreamd", "pyspark_durastream", "pyspark_durastream_segments")
 HOME = os.path.dirname(pyspark.__file__)
@@ -76,10 +75,9 @@ class Cluster:
         self.url = f"spark://127.0.0.1:{port}"
         try:
             self._start("master.Master", "--host", "127.0.0.1", "--port", str(port))
-            until = time.monotonic() + PATIENCE_S
-            while not self._listens(port):
-                assert time.monotonic() < until, f"the master does not listen: {self.log()}"
-                time.sleep(0.05)
+            wait_until(
+                lambda: self._listens(port), lambda: f"the master does not listen: {self.log()}"
+            )
             for number in range(self._workers):
                 place = str(self.home / f"worker-{number}")
                 sizes = ("--cores", "1", "--memory", "1g", "--work-dir", place)

@@ -13,7 +13,7 @@ import pytest
 from tests.spark.copy_query import KILLED_BATCH
 from tests.spark.driving import Hand
 from tests.support.daemon import ROOT, Daemon
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.system]
 
@@ -38,11 +38,11 @@ def copied(hand: Hand) -> int:
 
 
 def wait_for_rows(driver: "subprocess.Popen[str]", hand: Hand) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not copied(hand):
+    def some() -> bool:
         assert driver.poll() is None, driver.communicate()[0]
-        assert time.monotonic() < until, "nothing was copied"
-        time.sleep(0.02)
+        return copied(hand) > 0
+
+    wait_until(some, "nothing was copied")
 
 
 def crash(daemon: Daemon) -> None:

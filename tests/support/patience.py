@@ -7,14 +7,18 @@ run that never ends. Where the clock is trio's mock clock the end costs nothing 
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
+T = TypeVar("T")
 PATIENCE_S = 240.0
 LOOK_S = 0.02  # between two looks at something that has no event of its own
 
 
-def wait_until(true: Callable[[], object], why: str) -> None:
-    """Look again and again until it is true; fail with ``why`` if it never is."""
+def wait_until(look: Callable[[], T | None], why: str | Callable[[], str]) -> T:
+    """Look again and again until there is something true, and return it; else fail with ``why``."""
     until = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < until, why
+    while not (found := look()):
+        if time.monotonic() > until:
+            raise AssertionError(why if isinstance(why, str) else why())
         time.sleep(LOOK_S)
+    return found

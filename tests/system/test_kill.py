@@ -4,12 +4,11 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, wait_until
 from tests.system import writer_process
 
 ROOT = Path(__file__).parents[2]
@@ -28,13 +27,14 @@ def spawn(data: Path, acks: Path, run: int, *more: str) -> "subprocess.Popen[byt
 
 def wait_for_acks(process: "subprocess.Popen[bytes]", acks: Path, size: int) -> None:
     """Wait until what the writer has been promised takes more than ``size`` bytes."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not acks.exists() or acks.stat().st_size <= size:
+
+    def more() -> bool:
         if process.poll() is not None:
             assert process.stderr is not None
             pytest.fail(f"the writer ended: {process.stderr.read().decode()[-2000:]}")
-        assert time.monotonic() < deadline, "the writer does not get on"
-        time.sleep(0.005)
+        return acks.exists() and acks.stat().st_size > size
+
+    wait_until(more, "the writer does not get on")
 
 
 @pytest.mark.slow
