@@ -28,7 +28,6 @@ goes on.
 import ipaddress
 from bisect import insort
 from functools import lru_cache
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import trio
@@ -193,12 +192,7 @@ class Claim:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, size: int) -> bool:

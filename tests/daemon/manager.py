@@ -4,7 +4,6 @@ import select
 import socket
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.patience import PATIENCE_S
@@ -22,12 +21,7 @@ class NotifySocket:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sock.close()
         if not self.address.startswith("@"):
             Path(self.address).unlink()

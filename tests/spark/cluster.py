@@ -14,7 +14,6 @@ import sys
 import venv
 import zipfile
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyspark
@@ -87,12 +86,7 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _listens(self, port: int) -> bool:

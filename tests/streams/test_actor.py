@@ -35,7 +35,7 @@ from durastreamd.storage.disk import RealDisk
 from durastreamd.streams import actor
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket
-from tests.support.held_writer import NOW, TEXT, Bench, append
+from tests.support.held_writer import NOW, TEXT, Bench, append, held, serving
 from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
@@ -61,9 +61,7 @@ async def outcomes_of(tickets: list[Ticket]) -> list[object]:
 
 
 async def test_concurrent_appends_are_one_record_and_one_sync(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         records, syncs = bench.streams.committer.records, bench.disk.syncs
         outcomes: list[object] = []
 
@@ -79,11 +77,7 @@ async def test_concurrent_appends_are_one_record_and_one_sync(autojump_clock: Cl
 
 
 async def test_appends_join_an_open_draft(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.make("/other")
-        await bench.hold()
+    async with held("/s", "/other") as bench:
         bench.streams.post("/other", append(b"-"))
         await wait_all_tasks_blocked()
         tickets = []
@@ -110,11 +104,7 @@ async def test_a_draft_is_no_longer_than_what_one_turn_may_copy(
         return record(draft, now_ms)
 
     monkeypatch.setattr(Draft, "record", noted)
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.make("/other")
-        await bench.hold()
+    async with held("/s", "/other") as bench:
         bench.streams.post("/s" if waits else "/other", append(b"-"))
         await wait_all_tasks_blocked()
         bodies = [b"aaaa", b"bbbb", b"cccc", b"d" * 30, b"e", b"f"]
@@ -128,10 +118,7 @@ async def test_a_draft_is_no_longer_than_what_one_turn_may_copy(
 
 
 async def test_tickets_that_come_in_flight_are_the_next_batch(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         first = bench.streams.post("/s", append(b"1"))
         await wait_all_tasks_blocked()
         later = [bench.streams.post("/s", append(b"2")) for _ in range(5)]
@@ -148,11 +135,8 @@ async def test_tickets_that_come_in_flight_are_the_next_batch(autojump_clock: Cl
 
 
 async def test_answers_come_in_the_order_of_the_questions(autojump_clock: Clock) -> None:
-    bench = Bench()
     answered: list[int] = []
-    async with bench.running(), trio.open_nursery() as nursery:
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench, trio.open_nursery() as nursery:
         bench.streams.post("/s", append(b"-"))
         await wait_all_tasks_blocked()
 
@@ -176,10 +160,7 @@ async def test_answers_come_in_the_order_of_the_questions(autojump_clock: Clock)
 
 
 async def test_cancelled_caller_does_not_disturb_the_commit(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running(), trio.open_nursery() as nursery:
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench, trio.open_nursery() as nursery:
         scope = trio.CancelScope()
 
         async def impatient() -> None:
@@ -200,10 +181,7 @@ async def test_cancelled_caller_does_not_disturb_the_commit(autojump_clock: Cloc
 
 
 async def test_duplicate_in_the_same_draft_waits_for_its_original(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         tickets = [bench.streams.post("/s", append(b"x", ("p", 0, 0))) for _ in range(2)]
         await wait_all_tasks_blocked()
         assert not any(ticket.settled for ticket in tickets)
@@ -216,10 +194,7 @@ async def test_duplicate_in_the_same_draft_waits_for_its_original(autojump_clock
 
 
 async def test_duplicate_from_the_mailbox_waits_for_its_original(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         original = bench.streams.post("/s", append(b"x", ("p", 0, 0)))
         await wait_all_tasks_blocked()
         retry = bench.streams.post("/s", append(b"x", ("p", 0, 0)))
@@ -234,10 +209,7 @@ async def test_duplicate_from_the_mailbox_waits_for_its_original(autojump_clock:
 async def test_duplicate_of_a_failed_original_is_no_duplicate(
     autojump_clock: Clock, *, same_draft: bool
 ) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         original = bench.streams.post("/s", append(b"x", ("p", 0, 0)))
         if not same_draft:
             await wait_all_tasks_blocked()
@@ -256,10 +228,7 @@ async def test_duplicate_of_a_failed_original_is_no_duplicate(
 
 
 async def test_refusal_waits_for_what_it_was_refused_for(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         commands = [
             append(b"x", ("p", 1, 0)),
             append(b"y", ("p", 1, 5)),
@@ -284,10 +253,7 @@ async def test_refusal_waits_for_what_it_was_refused_for(autojump_clock: Clock) 
 async def test_refusal_that_rests_on_committed_state_is_answered_at_once(
     autojump_clock: Clock,
 ) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         ticket = bench.streams.post("/s", append(b"y", ("p", 0, 7)))
         missing = bench.streams.post("/none", append(b"y"))
         assert await outcomes_of([ticket, missing]) == [SequenceGap(0, 7), NotFound()]
@@ -299,10 +265,7 @@ async def test_refusal_that_rests_on_committed_state_is_answered_at_once(
 
 @pytest.mark.parametrize("callers", [1, 64, 65, 300])
 async def test_failed_write_answers_every_caller(autojump_clock: Clock, callers: int) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         bench.disk.full = "journal"
         tickets = [bench.streams.post("/s", append(b"x")) for _ in range(callers)]
         await wait_all_tasks_blocked()
@@ -377,10 +340,7 @@ async def test_full_mailbox_is_an_overload_and_loses_nothing(autojump_clock: Clo
 
 
 async def test_name_is_created_deleted_and_created_again(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         commands: list[Command] = [append(b"old", ("p", 3, 0)), DeleteCommand(), append(b"lost")]
         commands += [CreateCommand("/s", content_type=TEXT), append(b"new", ("p", 0, 0))]
         commands += [CreateCommand("/s", content_type=TEXT)]

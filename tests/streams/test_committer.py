@@ -20,7 +20,7 @@ from durastreamd.protocol.outcomes import Appended, Created, Duplicate
 from durastreamd.storage.disk import RealDisk
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import DeleteCommand, Ticket
-from tests.support.held_writer import NOW, TEXT, Bench, append, content
+from tests.support.held_writer import NOW, TEXT, Bench, append, content, held, serving
 from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
@@ -48,10 +48,7 @@ async def test_records_of_many_streams_share_one_sync(autojump_clock: Clock) -> 
 
 
 async def test_nothing_is_applied_before_its_commit(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         ticket = bench.streams.post("/s", append(b"x"))
         created = bench.streams.post("/t", CreateCommand("/t", content_type=TEXT))
         await wait_all_tasks_blocked()
@@ -65,10 +62,7 @@ async def test_nothing_is_applied_before_its_commit(autojump_clock: Clock) -> No
 
 
 async def test_full_disk_answers_all_and_leaves_nothing_behind(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.make("/t")
+    async with serving("/s", "/t") as bench:
         await bench.add("/s", b"before", ("p", 0, 0))
         await bench.hold()
         tickets = [bench.streams.post("/s", append(b"lost", ("p", 0, 1)))]
@@ -93,11 +87,7 @@ async def test_full_disk_answers_all_and_leaves_nothing_behind(autojump_clock: C
 
 
 async def test_failure_of_one_batch_leaves_the_next_alone(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.make("/t")
-        await bench.hold()
+    async with held("/s", "/t") as bench:
         lost = bench.streams.post("/s", append(b"lost"))
         await wait_all_tasks_blocked()
         kept = bench.streams.post("/t", append(b"kept"))
@@ -171,9 +161,7 @@ async def test_checkpoints_while_appends_go_on_lose_nothing(autojump_clock: Cloc
 
 
 async def test_checkpoint_waits_for_the_batch_under_way(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         await trio.sleep(5)
         await bench.hold()
         bench.streams.post("/s", append(b"x"))
@@ -362,10 +350,7 @@ async def test_a_checkpoint_asked_for_while_a_mark_is_synced_is_not_forgotten(
     autojump_clock: Clock,
 ) -> None:
     """Nothing follows a mark that would remind the committer: the end of a server waited for it."""
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/a")
-        await bench.hold()
+    async with held("/a") as bench:
         bench.streams.committer.mark(bench.clock())
         async with trio.open_nursery() as nursery:
             await wait_all_tasks_blocked()

@@ -13,7 +13,7 @@ from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.follower import Follower, Following
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import DeleteCommand, TouchCommand
-from tests.support.held_writer import Bench, append
+from tests.support.held_writer import Bench, append, serving
 from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
@@ -25,9 +25,7 @@ def waiting(follower: Follower) -> int:
 
 
 async def test_follower_is_woken_by_the_commit_and_not_before(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         with bench.streams.follow(bench.stream("/s")) as follower:
             await bench.hold()
             bench.streams.post("/s", append(b"x"))
@@ -41,9 +39,7 @@ async def test_follower_is_woken_by_the_commit_and_not_before(autojump_clock: Cl
 
 
 async def test_follower_is_not_woken_by_a_failed_commit(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         with bench.streams.follow(bench.stream("/s")) as follower:
             bench.disk.full = "journal"
             with pytest.raises(WriteFailedError):
@@ -53,9 +49,7 @@ async def test_follower_is_not_woken_by_a_failed_commit(autojump_clock: Clock) -
 
 
 async def test_wake_ups_coalesce_in_one_slot(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         with bench.streams.follow(bench.stream("/s")) as follower:
             for _ in range(50):
                 await bench.add("/s", b"x")
@@ -68,11 +62,9 @@ async def test_wake_ups_coalesce_in_one_slot(autojump_clock: Clock) -> None:
 
 
 async def test_no_follower_sees_an_uncommitted_tail(autojump_clock: Clock) -> None:
-    bench = Bench()
     committed: set[int] = {0}
     seen: list[bytes] = [b""]
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         stream = bench.stream("/s")
 
         async def read() -> None:
@@ -110,9 +102,7 @@ async def test_no_follower_sees_an_uncommitted_tail(autojump_clock: Clock) -> No
 
 
 async def test_follower_is_woken_by_closure_and_by_deletion(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         with bench.streams.follow(bench.stream("/s")) as follower:
             for command in (append(None, closes=True), DeleteCommand()):
                 await bench.streams.ask("/s", command)
@@ -147,9 +137,7 @@ async def test_follower_of_an_expired_stream_is_woken_when_its_name_is_taken(
 
 
 async def test_released_followers_leave_nothing_behind(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         stream = bench.stream("/s")
         with bench.streams.follow(stream), bench.streams.follow(stream):
             assert bench.streams.follower_count() == 2
@@ -158,9 +146,7 @@ async def test_released_followers_leave_nothing_behind(autojump_clock: Clock) ->
 
 
 async def test_cancelled_follower_leaves_nothing_behind(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         with trio.move_on_after(1), bench.streams.follow(bench.stream("/s")) as follower:
             await follower.changed()
         assert not bench.streams._following

@@ -31,7 +31,7 @@ from durastreamd.protocol.outcomes import (
 )
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import BucketCommand, DeleteCommand, PublishCommand, Ticket
-from tests.support.held_writer import TEXT, Bench, append, content
+from tests.support.held_writer import TEXT, Bench, append, content, serving
 from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
@@ -57,9 +57,7 @@ def actor_tasks() -> list[str]:
 async def test_fork_in_flight_makes_the_delete_of_its_source_a_soft_one(
     autojump_clock: Clock,
 ) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         await bench.add("/s", b"inherited")
         await bench.hold()
         fork = bench.fork("/f", "/s")
@@ -76,9 +74,7 @@ async def test_fork_in_flight_makes_the_delete_of_its_source_a_soft_one(
 
 
 async def test_delete_in_flight_refuses_forks_of_the_stream(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         await bench.add("/s", b"old")
         await bench.hold()
         deletion = bench.streams.post("/s", DeleteCommand())
@@ -94,9 +90,7 @@ async def test_delete_in_flight_refuses_forks_of_the_stream(autojump_clock: Cloc
 
 
 async def test_failed_delete_lets_the_stream_be_forked_again(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         await bench.add("/s", b"old")
         bench.disk.full = "journal"
         with pytest.raises(DurastreamError):
@@ -107,9 +101,7 @@ async def test_failed_delete_lets_the_stream_be_forked_again(autojump_clock: Clo
 
 
 async def test_fork_races_with_delete_while_the_source_is_in_flight(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         await bench.add("/s", b"first ")
         await bench.hold()
         bench.streams.post("/s", append(b"second"))
@@ -292,9 +284,7 @@ async def test_too_many_unflushed_bytes_are_an_overload(autojump_clock: Clock) -
 async def test_stopping_takes_a_checkpoint_and_leaves_an_empty_journal(
     autojump_clock: Clock,
 ) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         await bench.add("/s", b"x")
     assert not bench.streams._changed()
     assert len(bench.disk.names("journal")) == 1
@@ -308,9 +298,8 @@ async def test_streams_that_never_ran_refuse(autojump_clock: Clock) -> None:
 
 
 async def test_post_after_the_end_is_refused(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
+        pass
     bench.writer.holding = True  # the thread is gone
     with pytest.raises(StreamStoppedError), trio.fail_after(PATIENCE_S):
         await bench.streams.ask("/s", append(b"x"))

@@ -12,7 +12,7 @@ from durastreamd.protocol.outcomes import Created, Deleted, Gone, NotFound
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import DeleteCommand
 from durastreamd.streams.writer import Errand
-from tests.support.held_writer import NOW, Bench, append, reopen
+from tests.support.held_writer import NOW, Bench, append, held, reopen, serving
 
 Clock = MockClock
 
@@ -123,9 +123,7 @@ async def test_reads_at_once_are_one_touch(
 
 
 async def test_source_abandoned_by_a_failed_fork_is_swept(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         await bench.add("/s", b"x")
         await bench.hold()
         fork = bench.fork("/f", "/s")
@@ -146,10 +144,7 @@ async def test_source_abandoned_by_a_failed_fork_is_swept(autojump_clock: Clock)
 
 
 async def test_last_fork_takes_its_deleted_source_along(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         fork = bench.fork("/f", "/s")
         deletion = bench.streams.post("/s", DeleteCommand())
         await wait_all_tasks_blocked()

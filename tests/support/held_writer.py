@@ -198,3 +198,21 @@ class Bench:
 
     def after_kill(self) -> Engine:
         return reopen(self.disk, self.options)
+
+
+@asynccontextmanager
+async def serving(*keys: str) -> AsyncIterator[Bench]:
+    """Run a bench with these streams for the length of an async with block."""
+    bench = Bench()
+    async with bench.running():
+        for key in keys:
+            await bench.make(key)
+        yield bench
+
+
+@asynccontextmanager
+async def held(*keys: str) -> AsyncIterator[Bench]:
+    """Like ``serving``, with commits held from the beginning."""
+    async with serving(*keys) as bench:
+        await bench.hold()
+        yield bench

@@ -25,7 +25,7 @@ from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.ticket import DeleteCommand, Ticket
-from tests.support.held_writer import NOW, TEXT, Bench, FullDisk, append, content
+from tests.support.held_writer import NOW, TEXT, Bench, FullDisk, append, content, held, serving
 from tests.support.patience import PATIENCE_S
 from tests.support.sim_disk import SimDisk, crash_images
 from tests.support.world import World, dump, start
@@ -88,10 +88,7 @@ def test_01_short_end_of_a_sealed_journal_file_is_not_the_end_of_the_log(how: st
 
 async def test_03_nobody_sees_what_is_not_synced(autojump_clock: Clock) -> None:
     """Electric: documents and code disagreed on whether visibility comes before durability."""
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         bench.streams.post("/s", append(b"x", closes=True))
         await wait_all_tasks_blocked()
         stream = bench.stream("/s")
@@ -375,10 +372,7 @@ async def test_23_many_dirty_streams_cost_one_sync(autojump_clock: Clock) -> Non
 
 async def test_25_append_of_a_caller_that_left_is_published(autojump_clock: Clock) -> None:
     """Electric: after a client hung up, readers saw its append only with the next one."""
-    bench = Bench()
-    async with bench.running(), trio.open_nursery() as nursery:
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench, trio.open_nursery() as nursery:
         with bench.streams.follow(bench.stream("/s")) as follower:
             nursery.start_soon(bench.streams.ask, "/s", append(b"x"))
             await wait_all_tasks_blocked()
@@ -394,10 +388,7 @@ async def test_26_duplicate_is_not_answered_before_its_original_is_durable(
     autojump_clock: Clock,
 ) -> None:
     """Electric: a retry was acknowledged while the original was not yet synced."""
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
-        await bench.hold()
+    async with held("/s") as bench:
         bench.streams.post("/s", append(b"x", ("p", 0, 0)))
         await wait_all_tasks_blocked()
         retry = bench.streams.post("/s", append(b"x", ("p", 0, 0)))
@@ -482,9 +473,7 @@ def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
 
 async def test_deleted_name_does_not_come_back_with_its_old_bytes(autojump_clock: Clock) -> None:
     """Several: a name made again showed bytes or producers of its former life."""
-    bench = Bench()
-    async with bench.running():
-        await bench.make("/s")
+    async with serving("/s") as bench:
         await bench.add("/s", b"old", ("p", 5, 0))
         await bench.streams.checkpoint()
         await bench.streams.ask("/s", DeleteCommand())
