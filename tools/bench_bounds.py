@@ -13,28 +13,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import trio
 
-from durastreamd.daemon import addresses, now_ms
-from durastreamd.engine import checkpoint as cp
-from durastreamd.engine.opening import open_engine
-from durastreamd.engine.options import EngineOptions
-from durastreamd.http.listener import open_tcp
-from durastreamd.http.server import Server
 from durastreamd.model.namespace import CreateCommand, Namespace
-from durastreamd.model.records import Append, BucketChange, Create
 from durastreamd.offline.verify.verification import Scope, in_turn, verify
-from durastreamd.service.app import App
 from durastreamd.storage.disk import RealDisk
-from durastreamd.streams.registry import Streams
 from tools.load import servers
 from tools.load.servers import OURS, Running
+from tools.load.subjects import RECORD_BYTES, bucket_of, fill, in_process
 
 MIB = 1024 * 1024
 
@@ -61,26 +53,6 @@ def directory(options: Options) -> Iterator[Path]:
 # --- verify --deep against cat ---
 
 VERIFY_RATIO_MAX = 2.0
-RECORD_BYTES = 64 * 1024
-
-
-def fill(root: Path, records: int) -> None:
-    """Write one stream of so many records into segments."""
-    disk = RealDisk(str(root))
-    engine, _ = open_engine(disk, EngineOptions(), lambda: os.urandom(16), 1000, create=True)
-    engine.commit([(Create(1, 0, 0, 1000, 0, 0, [], "/big", "application/octet-stream"), b"")])
-    body = os.urandom(RECORD_BYTES)
-    for number in range(records):
-        record = Append(1, number * RECORD_BYTES, RECORD_BYTES, 1000, number, 1, [RECORD_BYTES])
-        engine.commit([(record, body)])
-        if engine.hot_bytes > engine.options.hot_bytes_max:
-            cp.run(cp.flush(engine))
-        if engine.rotation_due():
-            engine.journal.rotate()
-            cp.run(cp.checkpoint(engine))
-    engine.journal.rotate()
-    cp.run(cp.checkpoint(engine))
-    engine.release()
 
 
 def cat_s(files: list[str]) -> float:
@@ -102,7 +74,7 @@ def report_verify(options: Options) -> None:
     """By processor time of one core, warm, the best of five."""
     records = 1024 if options.quick else 4096
     with directory(options) as home:
-        fill(home, records)
+        fill(RealDisk(str(home)), records)
         files = [str(path) for path in home.rglob("*") if path.is_file()]
         cat = min(cat_s(files) for _ in range(5))
         mine = min(verify_s(home) for _ in range(5))
@@ -117,18 +89,6 @@ def report_verify(options: Options) -> None:
 
 PAGE_RATIO_MAX = 5.0
 PAGE = 1000
-
-
-def bucket_of(count: int) -> Namespace:
-    """Return a namespace with one bucket of so many streams."""
-    namespace = Namespace()
-    namespace.apply(BucketChange("agents", 1, exists=True), 1)
-    for number in range(count):
-        command = CreateCommand(f"agents/{number:08d}", content_type="text/plain")
-        _, drafted = namespace.decide_create(command, 1)
-        assert drafted is not None
-        namespace.apply(drafted[0], number + 2)
-    return namespace
 
 
 def first_page_s(namespace: Namespace) -> float:
@@ -220,26 +180,6 @@ def percentile(values: list[float]) -> float:
     return values[len(values) * 99 // 100]
 
 
-@asynccontextmanager
-async def in_process(root: Path) -> AsyncIterator[tuple[Streams, int]]:
-    """Serve with threads, on a real disk and a loopback port; gives the port."""
-    disk = RealDisk(str(root))
-    engine, _ = open_engine(disk, EngineOptions(), lambda: os.urandom(16), now_ms(), create=True)
-    streams = Streams(engine, now_ms)
-    app = App(streams)
-    try:
-        listeners = open_tcp("127.0.0.1", 0, 16, None)
-        server = Server(listeners, common_headers=app.admission.visitors.common, quick=app.quick)
-        port = int(addresses(listeners)[0].rpartition(":")[2])
-        async with streams.running(), trio.open_nursery() as nursery:
-            await nursery.start(server.serve, app)
-            yield streams, port
-            server.drain()
-            nursery.cancel_scope.cancel()
-    finally:
-        engine.release()
-
-
 def drop_from_cache(root: Path) -> None:
     """Have the kernel forget what it holds of the data."""
     for path in root.rglob("*"):
@@ -257,7 +197,7 @@ async def client(what: str, port: int, count: int) -> None:
 async def _measure_lag(root: Path, appends: int) -> None:
     lag = Lag()
     size = f"{appends * APPEND_MIB:,} MiB"
-    async with in_process(root) as (streams, port), trio.open_nursery() as sampling:
+    async with in_process(RealDisk(str(root))) as (streams, port), trio.open_nursery() as sampling:
         await streams.ask("/s", CreateCommand("/s", "application/octet-stream"))
         sampling.start_soon(lag.run)
         await trio.sleep(1)

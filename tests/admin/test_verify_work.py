@@ -1,19 +1,15 @@
 """verify --deep reads what there is once, in little memory; how fast: tools/bench bounds."""
 
-import os
 import resource
 from pathlib import Path
 
 import pytest
 
-from durastreamd.engine import checkpoint as cp
-from durastreamd.engine.opening import open_engine
-from durastreamd.engine.options import EngineOptions
-from durastreamd.model.records import Append, Create
 from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.storage.disk import RealDisk
+from tools.load.subjects import RECORD_BYTES, fill
 
-RECORD, RECORDS = 64 * 1024, 4096
+RECORDS = 4096
 
 
 class UnsyncedDisk(RealDisk):
@@ -27,25 +23,6 @@ class UnsyncedDisk(RealDisk):
 
     def sync_everything(self) -> None:
         """Nothing has to last."""
-
-
-def fill(root: Path) -> None:
-    disk = UnsyncedDisk(str(root))
-    engine, _ = open_engine(disk, EngineOptions(), lambda: os.urandom(16), 1000, create=True)
-    create = Create(1, 0, 0, 1000, 0, 0, [], "/big", "application/octet-stream")
-    engine.commit([(create, b"")])
-    body = os.urandom(RECORD)
-    for number in range(RECORDS):
-        record = Append(1, number * RECORD, RECORD, 1000, number, 1, [RECORD])
-        engine.commit([(record, body)])
-        if engine.hot_bytes > engine.options.hot_bytes_max:
-            cp.run(cp.flush(engine))
-        if engine.rotation_due():
-            engine.journal.rotate()
-            cp.run(cp.checkpoint(engine))
-    engine.journal.rotate()
-    cp.run(cp.checkpoint(engine))
-    engine.release()
 
 
 class CountingDisk(RealDisk):
@@ -68,11 +45,11 @@ class CountingDisk(RealDisk):
 
 @pytest.mark.slow
 def test_every_byte_is_read_about_once_and_little_is_kept(tmp_path: Path) -> None:
-    fill(tmp_path)
+    fill(UnsyncedDisk(str(tmp_path)), RECORDS)
     disk = CountingDisk(str(tmp_path))
     there = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert verify(disk, Scope(deep=True), in_turn(disk)) == []
-    assert RECORD * RECORDS < disk.read_bytes < 1.1 * there, "its time is that of one reading"
+    assert RECORD_BYTES * RECORDS < disk.read_bytes < 1.1 * there, "its time is that of one reading"
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - resident
-    assert grown < 64 * 1024, f"{grown} KiB for {RECORD * RECORDS >> 20} MiB"
+    assert grown < 64 * 1024, f"{grown} KiB for {RECORD_BYTES * RECORDS >> 20} MiB"

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from durastreamd.model.namespace import CreateCommand, Namespace
-from durastreamd.model.records import BucketChange
+from durastreamd.model.namespace import Namespace
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
+from tools.load.subjects import bucket_of
 
 pytestmark = [pytest.mark.slow]
 
@@ -28,18 +28,6 @@ PAGE = 1000
 def show(text: str) -> None:
     """Print a figure: seen with -s, and in the report of a failed test."""
     sys.stdout.write(f"\n{text}\n")
-
-
-def bucket_of(count: int) -> Namespace:
-    """Return a namespace with one bucket of so many streams."""
-    namespace = Namespace()
-    namespace.apply(BucketChange("agents", 1, exists=True), 1)
-    for number in range(count):
-        command = CreateCommand(f"agents/{number:08d}", content_type="text/plain")
-        _, drafted = namespace.decide_create(command, 1)
-        assert drafted is not None
-        namespace.apply(drafted[0], number + 2)
-    return namespace
 
 
 def calls_of_first_page(namespace: Namespace) -> int:

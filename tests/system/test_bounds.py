@@ -8,24 +8,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 import trio
 
-from durastreamd.daemon import addresses, now_ms
-from durastreamd.engine.opening import open_engine
-from durastreamd.engine.options import EngineOptions
-from durastreamd.http.listener import open_tcp
-from durastreamd.http.server import Server
-from durastreamd.service.app import App
 from durastreamd.storage.disk import RealDisk
-from durastreamd.streams.registry import Streams
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S, wait_until
+from tools.load.subjects import in_process
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -94,25 +88,6 @@ class Turns(trio.abc.Instrument):
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         self.most = max(self.most, self._disk.turn_bytes)
-
-
-@asynccontextmanager
-async def in_process(disk: RealDisk) -> AsyncIterator[tuple[Streams, int]]:
-    """Serve with threads, on a real disk and a loopback port; gives the port."""
-    engine, _ = open_engine(disk, EngineOptions(), lambda: os.urandom(16), now_ms(), create=True)
-    streams = Streams(engine, now_ms)
-    app = App(streams)
-    try:
-        listeners = open_tcp("127.0.0.1", 0, 16, None)
-        server = Server(listeners, common_headers=app.admission.visitors.common, quick=app.quick)
-        port = int(addresses(listeners)[0].rpartition(":")[2])
-        async with streams.running(), trio.open_nursery() as nursery:
-            await nursery.start(server.serve, app)
-            yield streams, port
-            server.drain()
-            nursery.cancel_scope.cancel()
-    finally:
-        engine.release()
 
 
 def append_much(port: int) -> None:
