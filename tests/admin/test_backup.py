@@ -17,9 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from durastreamd.admin.carry import backup as backup_module, tree as tree_module
+from durastreamd.admin.carry import tree as tree_module
 from durastreamd.admin.carry.backup import take
-from durastreamd.admin.carry.manifest import read_manifest
 from durastreamd.admin.carry.moment import Wanted, moment_of
 from durastreamd.admin.carry.tree import Tree
 from durastreamd.admin.cli import main
@@ -442,33 +441,3 @@ def test_a_damaged_backup_is_told_and_not_restored(data: Path, tmp_path: Path, h
     assert status == CORRUPT
     assert path.name in text
     assert not (tmp_path / "new" / fmt.IDENTITY_FILE).exists()
-
-
-def test_a_restore_goes_on_where_it_was_interrupted(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy, new = tmp_path / "copy", tmp_path / "new"
-    assert dsadmin("--data-dir", data, "backup", copy)[0] == OK
-    files = len(read_manifest(copy).files)
-    original = backup_module._restore_file
-    for limit in range(1, files):
-        calls = 0
-
-        def killed(*arguments: object, **options: object) -> None:
-            nonlocal calls
-            calls += 1
-            if calls > limit:  # noqa: B023  # called in this turn only
-                raise KeyboardInterrupt
-            original(*arguments, **options)  # type: ignore[arg-type]
-
-        with monkeypatch.context() as patched:
-            patched.setattr(backup_module, "_restore_file", killed)
-            assert dsadmin("--data-dir", new, "restore", copy)[0] == 130
-        assert not (new / fmt.IDENTITY_FILE).exists()
-    assert dsadmin("--data-dir", new, "restore", copy)[0] == OK
-    assert dump_of(new) == dump_of(data)
-    assert not (new / "RESTORING").exists()
-    status, _, text = dsadmin("--data-dir", new, "restore", copy)
-    assert (status, "is not empty" in text) == (USAGE, True)
-    modes = {path.stat().st_mode & 0o777 for path in new.rglob("*") if path.is_file()}
-    assert modes == {0o600}

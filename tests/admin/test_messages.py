@@ -190,6 +190,12 @@ def test_a_directory_in_use_is_not_imported_into(place: tuple[object, ...], tmp_
     status, _, text = dsadmin(*place, *take)
     assert (status, "is in use by another" in text) == (LOCKED, True)
     RealDisk("").release(handle)
+    (tmp_path / "new").mkdir()
+    handle = RealDisk(str(tmp_path / "new")).lock_directory()  # as by one who is just making it
+    status, _, text = dsadmin("--data-dir", tmp_path / "new", *take, "--init")
+    assert (status, "is in use by another" in text) == (LOCKED, True)
+    assert not list((tmp_path / "new").iterdir())
+    RealDisk("").release(handle)
     missing = ("--data-dir", tmp_path / "none")
     assert dsadmin(*missing, *take)[0] == NO_INPUT
     (tmp_path / "none").mkdir()

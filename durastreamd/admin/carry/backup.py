@@ -226,6 +226,33 @@ def run_restore(args: argparse.Namespace, console: Console) -> int:
         raise CommandError(USAGE, "say where to: --data-dir NEW, an empty or missing directory")
     source, target = Path(args.backup), Path(args.data_dir)
     manifest = read_manifest(source)
+    with _locked(target):
+        _restore(source, target, manifest, console)
+    _tell(console, manifest.about, manifest.about.bytes, f"restored to {target}")
+    if not console.as_json:
+        console.note(
+            f"its identity is that of the original, {uuid.UUID(manifest.about.uuid)}: "
+            "serve one of the two, not both"
+        )
+    return OK
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """Hold the directory, as a server would: nobody makes another one of it meanwhile."""
+    if not target.exists():
+        target.mkdir(mode=DIRECTORY_MODE, parents=False)
+    if not target.is_dir():
+        raise CommandError(USAGE, f"{target} is not a directory")
+    disk = RealDisk(str(target))
+    handle = disk.lock_directory()
+    try:
+        yield
+    finally:
+        disk.release(handle)
+
+
+def _restore(source: Path, target: Path, manifest: BackupManifest, console: Console) -> None:
     done = _prepare_restore(target, manifest)
     with _restoring(target, manifest):
         with console.working("restore", manifest.about.bytes) as advance:
@@ -236,21 +263,10 @@ def run_restore(args: argparse.Namespace, console: Console) -> int:
         # The identity comes last: without it this is not a data directory.
         identity = fmt.IDENTITY_FILE
         _restore_file(source, target, identity, manifest.files[identity], lambda _: None, done=done)
-    _tell(console, manifest.about, manifest.about.bytes, f"restored to {target}")
-    if not console.as_json:
-        console.note(
-            f"its identity is that of the original, {uuid.UUID(manifest.about.uuid)}: "
-            "serve one of the two, not both"
-        )
-    return OK
 
 
 def _prepare_restore(target: Path, manifest: BackupManifest) -> bool:
     """Refuse a directory that holds anything; tell whether an interrupted restore is to go on."""
-    if not target.exists():
-        target.mkdir(mode=DIRECTORY_MODE, parents=False)
-    if not target.is_dir():
-        raise CommandError(USAGE, f"{target} is not a directory")
     marker = target / fmt.RESTORING_FILE
     if marker.is_file():
         if marker.read_text(errors="replace").strip() == manifest.about.sums:
