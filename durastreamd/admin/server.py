@@ -20,6 +20,7 @@ from durastreamd.client.address import environment_token
 from durastreamd.client.retry import is_passing
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.status import NO_INPUT, NO_PERMISSION, UNAVAILABLE, USAGE
+from durastreamd.protocol.problems import DATA_LOST
 
 # Longer than any long-poll and than the heartbeat of events: silence beyond it is a lost peer.
 SILENCE_S_MAX = 90.0
@@ -65,6 +66,8 @@ def failure(exc: ClientError) -> CommandError:
         return CommandError(UNAVAILABLE, f"{exc}; is the server running?")
     told = exc.headers.get("stream-next-offset", "")
     if exc.status == 410 and told:
-        text = f"what lies before {told} is folded into a snapshot; --from {told} reads on"
+        lost = exc.code == DATA_LOST.code
+        what = "was lost, as its operator knows" if lost else "is folded into a snapshot"
+        text = f"what lies before {told} {what}; --from {told} reads on"
         return CommandError(NO_INPUT, text)
     return CommandError(NO_INPUT, str(exc))

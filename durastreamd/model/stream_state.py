@@ -19,7 +19,9 @@ States of a stream, and what holds in each:
                                          provisional, until they are found to verify after all
     expired  now >= deadline             to be treated as if it were deleted; judged, never stored
 
-    floor <= snapshot position <= tail     (a snapshot at p makes p the floor)
+    snapshot position = floor <= tail      (a snapshot at p makes p the floor)
+    snapshot position < floor              bytes between were lost, and a repair raised the floor;
+                                           so they were if there is no snapshot and floor > 0
     fork:  start of its own bytes = fork position >= floor; below it the source's bytes are read
 
 ``read_ms`` is the one field not folded from records: a read renews a sliding lifetime in memory at
@@ -131,6 +133,15 @@ class Stream:
         """Tell whether the stream is refused only as long as its files do not verify."""
         return self.damage.startswith(MET)
 
+    def lost_from(self) -> int | None:
+        """Return from where on, up to the floor, a loss left nothing; None where nothing is lost.
+
+        A snapshot stands for what lies below its position. Nothing stands for the rest: only a
+        repair after a loss raises a floor above the snapshot, or without one.
+        """
+        folded = self.snapshot.position if self.snapshot is not None else 0
+        return folded if folded < self.floor else None
+
     def loaded(self) -> Detail:
         """Return the detail, which must have been loaded (or be known to be empty)."""
         if self.detail is None:
@@ -226,6 +237,6 @@ def check_invariants(stream: Stream) -> None:
     """Assert what the table of states above says."""
     assert 0 <= stream.floor <= stream.tail
     assert stream.fork_position <= stream.tail
-    assert stream.snapshot is None or stream.snapshot.position == stream.floor
+    assert stream.snapshot is None or stream.snapshot.position <= stream.floor
     assert stream.source or stream.fork_position == 0
     assert stream.detail is None or not stream.plain or not stream.detail.producers

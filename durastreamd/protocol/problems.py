@@ -122,6 +122,11 @@ UNAVAILABLE = _row(
 )  # fmt: skip
 
 # Ours: what that proposal leaves open.
+DATA_LOST = _row(
+    "DATA_LOST", 410, "Data Lost",
+    "Stored bytes of this stream were lost, and its operator had it repaired without them; "
+    "Stream-Next-Offset is the first offset that can be read.",
+)  # fmt: skip
 STREAM_CLOSED = _row(
     "STREAM_CLOSED", 409, "Stream Closed",
     "The stream was closed and takes no more data; it can still be read.",

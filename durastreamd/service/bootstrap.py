@@ -14,6 +14,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, json_mode, problems
 from durastreamd.protocol.requests import ProblemError, query_of
 from durastreamd.service.answers import CLOSED, HARMLESS, NOT_CACHED, Fields, next_offset
+from durastreamd.service.reader import below_floor
 from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.service.snapshots import PIECE_BYTES, Blob, snapshot_offset
 from durastreamd.streams.registry import Streams
@@ -36,6 +37,8 @@ class Bootstrap:
         if "live" in query_of(exchange.request.query):
             detail = "/bootstrap answers once; follow the stream itself from Stream-Next-Offset."
             raise ProblemError(problems.BAD_REQUEST, detail)
+        if stream.lost_from() is not None:
+            raise below_floor(stream)  # with a hole in it, it would pass for whole
         self._streams.touch(stream)
         boundary = f"durastream-{secrets.token_hex(16)}"
         fields: Fields = [

@@ -94,9 +94,7 @@ class Reader:
         # in the snapshot.
         from_start = token is None or token == offsets.START
         if position < stream.floor or (from_start and stream.snapshot is not None):
-            detail = "The data before the latest snapshot is gone; read /bootstrap, then go on."
-            fields = (next_offset(stream.floor),)
-            raise ProblemError(problems.OFFSET_EXPIRED, detail, fields)
+            raise below_floor(stream)
         return position
 
     async def page(
@@ -148,6 +146,21 @@ class Reader:
             return await self.look(view, partial(_fork_point, view, source, anchor, sub))
 
 
+def below_floor(stream: Stream) -> ProblemError:
+    """Return the refusal of whatever lies before the first offset that can be read."""
+    fields = (next_offset(stream.floor),)
+    low = stream.lost_from()
+    if low is None:
+        detail = "The data before the latest snapshot is gone; read /bootstrap, then go on."
+        return ProblemError(problems.OFFSET_EXPIRED, detail, fields)
+    first = offsets.mint(stream.floor)
+    detail = f"What this stream held from {offsets.mint(low)} to {first} was lost, and its operator"
+    detail += f" repaired it without; the first offset that can be read is {first}."
+    if stream.snapshot is not None:
+        detail += f" The snapshot at {offsets.mint(low)} is whole and can be read by itself."
+    return ProblemError(problems.DATA_LOST, detail, fields)
+
+
 def _found(view: View, lookup: Lookup) -> tuple[int, int]:
     if lookup.by == "at":
         position = view.position_at(lookup.number)
@@ -161,6 +174,8 @@ def _found(view: View, lookup: Lookup) -> tuple[int, int]:
 
 def _fork_point(view: View, source: Stream, anchor: int, sub: int) -> tuple[int, int]:
     if anchor < source.floor:
+        if source.lost_from() is not None:
+            raise below_floor(source)
         detail = "Stream-Fork-Offset lies below what the source retains."
         raise ProblemError(problems.OFFSET_EXPIRED, detail, (next_offset(source.floor),))
     if not view.is_boundary(anchor):

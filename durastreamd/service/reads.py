@@ -42,7 +42,8 @@ def metadata(stream: Stream) -> Fields:
         (b"Stream-Message-Count", b"%d" % stream.messages),
         (b"Stream-Byte-Count", b"%d" % stream.tail),
     ]
-    if stream.snapshot is not None:
+    # Told as a place to begin at: not with a loss between it and what can be read.
+    if stream.snapshot is not None and stream.lost_from() is None:
         token = offsets.mint(stream.snapshot.position)
         fields.append((b"Stream-Snapshot-Offset", token.encode()))
     if stream.closed:

@@ -16,7 +16,7 @@ from durastreamd.protocol.requests import ProblemError, content_type_of
 from durastreamd.service.answers import NOT_CACHED, Fields, next_offset, refusal_of, typed
 from durastreamd.service.buckets import not_allowed
 from durastreamd.service.limits import Limits
-from durastreamd.service.reader import Reader
+from durastreamd.service.reader import Reader, below_floor
 from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.proofs import Proofs
@@ -159,6 +159,8 @@ class Snapshots:
 
     async def _check(self, stream: Stream, position: int) -> None:
         """Refuse a place below the floor, above the tail or inside a message, before the body."""
+        if position < stream.floor and stream.lost_from() is not None:
+            raise below_floor(stream)
         if position < stream.floor:
             raise _refusal(oc.SnapshotTooOld(offsets.Position(stream.floor)))
         if position > stream.tail:

@@ -174,6 +174,41 @@ async def test_offset_below_what_is_retained_is_gone_and_says_where_to_go_on(
     assert (await site.get("s?offset=" + f"{5:016d}")).body == b"world"
 
 
+@pytest.mark.parametrize("live", ["", "&live=sse", "&live=long-poll"])
+@pytest.mark.parametrize("folded", [None, 5])
+async def test_what_was_lost_is_told_as_a_loss_and_not_as_folded(
+    site: Site, live: str, folded: int | None
+) -> None:
+    """As a repair leaves it: the floor above the snapshot, or without one."""
+    await site.make("s", TEXT, b"hello")
+    await site.add("s", b"world")
+    await site.add("s", b"again")
+    stream = site.bench.stream("/s")
+    if folded is not None:
+        blob = await site.ask("PUT", f"s/snapshot/{folded:016d}", TEXT, b"folded")
+        assert blob.status == 204
+    stream.floor = 10
+    low = f"{folded or 0:016d}"
+    for start in ("-1", low, f"{0:016d}"):
+        reply = await site.get(f"s?offset={start}{live}")
+        check_problem(reply, "DATA_LOST", PATH)
+        assert reply.next == f"{10:016d}"
+        assert f"from {low} to {10:016d} was lost" in reply.body.decode()
+    assert (await site.get(f"s?offset={10:016d}")).body == b"again"
+    check_problem(await site.get("s/bootstrap"), "DATA_LOST", PATH + "/bootstrap")
+    below = f"s/snapshot/{7:016d}"
+    check_problem(await site.ask("PUT", below, TEXT, b"x"), "DATA_LOST", PREFIX + below)
+    fork = {"Stream-Forked-From": PATH, "Stream-Fork-Offset": low}
+    check_problem(await site.ask("PUT", "f", fork), "DATA_LOST", PREFIX + "f")
+    assert (await site.head("s")).get("Stream-Snapshot-Offset") is None
+    if folded is not None:
+        assert (await site.get(f"s/snapshot/{low}")).body == b"folded"
+    # The next snapshot stands for everything, also for what was lost.
+    assert (await site.ask("PUT", f"s/snapshot/{10:016d}", TEXT, b"new")).status == 204
+    check_problem(await site.get("s?offset=-1"), "OFFSET_EXPIRED", PATH)
+    assert (await site.get("s/bootstrap")).status == 200
+
+
 # --- what the connection layer refuses has the same form ---
 
 LINE = b"GET " + PATH.encode()

@@ -253,7 +253,7 @@ class Incoming:
         stream.accessed_ms = max(stream.accessed_ms, item.accessed_ms)
         if item.snapshot is not None:
             stream.snapshot = self._blobs.get(item.snapshot)
-            shown = stream.snapshot is not None and stream.snapshot.position == item.floor
+            shown = stream.snapshot is not None and stream.snapshot.position <= item.floor
             self._check(shown, "the snapshot that the stream shows is not in the export")
         coming.writer.end()
         self._coming = None

@@ -4,7 +4,7 @@ import argparse
 import base64
 from collections.abc import Iterator
 
-from durastreamd.admin.look.streams import position_of, state_of
+from durastreamd.admin.look.streams import before_floor, position_of, state_of
 from durastreamd.admin.place import opened, options_of
 from durastreamd.engine.view import View, blob_of
 from durastreamd.errors import CorruptDataError
@@ -71,14 +71,11 @@ def _range(
     """Return what to write; places where no message begins are refused, as the server does."""
     start = stream.floor if args.start is None else position_of(args.start, stream)
     if start < stream.floor:
-        text = (
-            f"what lies before the latest snapshot is gone; the first offset is "
-            f"{offsets.mint(stream.floor)}, and --snapshot shows what was folded"
-        )
+        first = offsets.mint(stream.floor)
+        text = f"{before_floor(stream)}; the first offset is {first}"
         raise CommandError(NO_INPUT, text)
-    if args.start is None and stream.snapshot is not None:
-        token = offsets.mint(stream.floor)
-        console.note(f"from {token} on: what came before is in the snapshot (--snapshot)")
+    if args.start is None and (stream.snapshot is not None or stream.floor):
+        console.note(f"from {offsets.mint(stream.floor)} on: {before_floor(stream)}")
     start = min(start, stream.tail)
     stop = stream.tail if args.stop is None else min(position_of(args.stop, stream), stream.tail)
     for place in (start, stop):

@@ -2,7 +2,7 @@
 
 import argparse
 
-from durastreamd.admin.look.streams import position_of
+from durastreamd.admin.look.streams import before_floor, position_of
 from durastreamd.admin.place import opened
 from durastreamd.engine.view import View
 from durastreamd.kit import show
@@ -70,7 +70,7 @@ def _place(stream: Stream, position: int) -> str:
     if position == stream.tail:
         return "the tail"
     if position < stream.floor:
-        return "before the latest snapshot: gone"
+        return before_floor(stream)
     return "the start" if position == stream.floor else "within"
 
 

@@ -39,6 +39,15 @@ def members(stream: Stream, found: Opened) -> dict[str, object]:
     }
 
 
+def before_floor(stream: Stream) -> str:
+    """Say what became of what lies before the first offset of a stream."""
+    low = stream.lost_from()
+    if low is None:
+        return "what came before is in the snapshot (--snapshot)"
+    lost = f"{mint(low)} to {mint(stream.floor)} was lost and repaired without"
+    return lost if stream.snapshot is None else f"{lost}, what came before is in the snapshot"
+
+
 def position_of(token: str, stream: Stream) -> int:
     """Return the position of an offset: a token, ``-1``, ``now``, or a number of bytes."""
     if token == offsets.NOW:
