@@ -25,6 +25,14 @@ class DirectoryLockedError(DataDirectoryError):
     """The operator's: another process holds the data directory."""
 
 
+class UnknownStreamError(DurastreamError):
+    """The user's: no stream of this directory is called so."""
+
+
+class StreamNameError(DurastreamError):
+    """The user's: no stream can be called so."""
+
+
 class StorageError(DurastreamError):
     """The disk's or the file system's fault."""
 

@@ -18,7 +18,7 @@ BANNED = ("XXX", "FIXME", "TODO", "# type: ignore\n")
 MIRRORED = ("protocol", "model", "storage", "offline")
 # Still tested only from above; the list only gets shorter.
 TESTED_FROM_ABOVE = {
-    *("model/lineage", "storage/scrub", "storage/verify", "offline/names", "offline/opening"),
+    *("model/lineage", "storage/scrub"),
     *("offline/repair/" + name for name in ("apply", "layout", "losses", "plan", "salvage")),
     *("offline/repair/set_aside", "offline/repair/unproven", "offline/verify/census"),
     *("offline/verify/" + name for name in ("findings", "folding", "scan", "segments", "survey")),

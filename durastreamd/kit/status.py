@@ -13,6 +13,8 @@ from durastreamd.errors import (
     DirectoryLockedError,
     StorageError,
     StreamDamagedError,
+    StreamNameError,
+    UnknownStreamError,
 )
 
 OK = 0
@@ -51,6 +53,8 @@ FAILURES: Failures = (
     (ConfigError, CONFIG),
     (DirectoryLockedError, LOCKED),
     (DataDirectoryError, NO_INPUT),
+    (UnknownStreamError, NO_INPUT),
+    (StreamNameError, USAGE),
     (CorruptDataError, CORRUPT),
     (StreamDamagedError, CORRUPT),
     (StorageError, IO_ERROR),

@@ -32,6 +32,21 @@ LOOKS_MAX = 10
 LOOK_AGAIN_S = 0.05
 
 
+def looks(
+    count: int = LOOKS_MAX,
+    pause_s: float = LOOK_AGAIN_S,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[bool]:
+    """Yield for each look at files that a daemon may be changing, with a pause between two.
+
+    True for the last one: what it finds is believed.
+    """
+    for number in range(1, count + 1):
+        if number > 1:
+            pause(pause_s)
+        yield number == count
+
+
 class Opened(NamedTuple):
     """A data directory as of one moment."""
 
@@ -114,17 +129,15 @@ def with_directory(root: str, work: Callable[[Opened], T]) -> T:
     Also where no daemon is to be seen: one on another machine has its lock there.
     """
     disk = disk_at(root)
-    looks = 0
-    while True:
-        looks += 1
+    for last in looks():
         try:
             with opened(disk, EngineOptions(), logger.warning) as found:
                 return work(found)
         except (FileNotFoundError, StorageError) as exc:
-            if looks == LOOKS_MAX or isinstance(exc, DataDirectoryError):
+            if last or isinstance(exc, DataDirectoryError):
                 raise
             logger.info("%s: looking again: %s", root, exc)
-            time.sleep(LOOK_AGAIN_S)
+    raise AssertionError  # the last look returns or raises
 
 
 def disk_at(root: str) -> RealDisk:
@@ -140,28 +153,24 @@ def disk_at(root: str) -> RealDisk:
 
 def look(disk: RealDisk, options: EngineOptions, note: Note) -> Opened:
     """Open a directory in memory, as often as it takes beside a running daemon."""
-    looks = 0
-    while True:
-        looks += 1
+    for last in looks():
         running = in_use(disk)
-        last = looks == LOOKS_MAX or not running
+        believed = last or not running
         with _listening() as notes:
             try:
                 found = _look(disk, options, running=running)
             except (OSError, StorageError):
-                if last:
+                if believed:
                     raise
-                time.sleep(LOOK_AGAIN_S)
                 continue
-        if last or not found.report.damaged or not notes.lines:
-            break
+        if believed or not found.report.damaged or not notes.lines:
+            if not running:  # beside a daemon a torn end is a batch on its way
+                for line in notes.lines:
+                    note(line)
+            return found
         # A stream whose files went while we looked is taken for damaged, too.
         found.release()
-        time.sleep(LOOK_AGAIN_S)
-    if not running:  # beside a daemon a torn end is a batch on its way
-        for line in notes.lines:
-            note(line)
-    return found
+    raise AssertionError  # the last look returns or raises
 
 
 def _look(disk: RealDisk, options: EngineOptions, *, running: bool) -> Opened:

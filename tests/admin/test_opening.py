@@ -9,8 +9,7 @@ import pytest
 
 from durastreamd.admin import place
 from durastreamd.engine.opening import open_engine
-from durastreamd.errors import CorruptDataError
-from durastreamd.kit.command import CommandError
+from durastreamd.errors import CorruptDataError, UnknownStreamError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import FOUND, OK
 from durastreamd.offline import opening
@@ -92,12 +91,11 @@ def _look(data: Path, tries: list[Exception | None], monkeypatch: pytest.MonkeyP
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(opening, "open_engine", flaky)
-    monkeypatch.setattr(opening, "LOOK_AGAIN_S", 0)
     err = io.StringIO()
     args = argparse.Namespace(data_dir=str(data), config=None)
     with place.opened(args, Console(io.StringIO(), err)) as found:
         find_stream(found.namespace, "orders/1")
-        with pytest.raises(CommandError):
+        with pytest.raises(UnknownStreamError):
             find_stream(found.namespace, "nothing")
     return err.getvalue()
 

@@ -16,7 +16,6 @@ from typing import BinaryIO
 from durastreamd.admin.carry.incoming import Incoming
 from durastreamd.admin.carry.items import FORMATS, ItemReader, Source
 from durastreamd.admin.carry.messages import Arrived, LineReader, raw_batches
-from durastreamd.admin.carry.naming import key_of
 from durastreamd.admin.carry.staging import Staging, StreamWriter, Totals
 from durastreamd.admin.place import options_of, root_of
 from durastreamd.engine.engine import Engine
@@ -27,6 +26,7 @@ from durastreamd.kit.status import NO_INPUT, OK, USAGE
 from durastreamd.model.namespace import bucket_of
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.names import new_key
 from durastreamd.offline.opening import now_ms
 from durastreamd.protocol import content_type as ct
 from durastreamd.storage.disk import DIRECTORY_MODE, RealDisk
@@ -196,7 +196,7 @@ def _append(writer: StreamWriter, batch: Arrived, moment: int) -> None:
 def _writer(staging: Staging, args: argparse.Namespace) -> StreamWriter:
     """Return the writer of the stream that --stream names, new or longer."""
     space = staging.engine.namespace
-    key = args.stream if args.stream in space.by_key else key_of(args.stream)
+    key = args.stream if args.stream in space.by_key else new_key(args.stream)
     found: Stream | None = space.by_key.get(key)
     if found is None:
         return _new(staging, key, args.content_type or DEFAULT_TYPES[args.format])

@@ -20,13 +20,13 @@ from durastreamd.admin.carry.items import (
     StreamEnd,
     StreamItem,
 )
-from durastreamd.admin.carry.naming import key_of
 from durastreamd.admin.carry.staging import Staging, StreamWriter
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.status import NO_INPUT, USAGE
 from durastreamd.model.namespace import Namespace, bucket_of
 from durastreamd.model.records import Append, Create, Snapshot
 from durastreamd.model.stream_state import Detail, Stream
+from durastreamd.offline.names import new_key
 from durastreamd.protocol.content_type import is_json
 from durastreamd.protocol.json_mode import SEPARATOR
 from durastreamd.protocol.offsets import POSITION_MAX
@@ -112,7 +112,7 @@ class Incoming:
         if unknown:
             raise CommandError(NO_INPUT, f"--rename: the export holds no stream {unknown[0]}")
         for name in head.names:
-            self._names[name] = key_of(self._renames[name]) if name in self._renames else name
+            self._names[name] = new_key(self._renames[name]) if name in self._renames else name
         self._check(len(self._names) == len(head.names), "the export has a name twice")
         _check_clashes(space, list(self._names.values()))
         for bucket, created_ms in head.buckets:

@@ -19,10 +19,12 @@ from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.opening import looks
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
 from durastreamd.storage.disk import Disk, file_size, read_file
 from durastreamd.storage.recovery import JournalWalk, Torn
 
+# Only the catalogue and the journal's names are read: shorter looks, and more of them.
 LOOKS_MAX = 20
 LOOK_AGAIN_S = 0.02
 
@@ -48,15 +50,13 @@ class Moment(NamedTuple):
 
 def moment_of(disk: Disk, pause: Callable[[float], None] = time.sleep) -> Moment:
     """Look until catalogue and journal fit together; beside a daemon that may take a few looks."""
-    looks = 0
-    while True:
-        looks += 1
+    for last in looks(LOOKS_MAX, LOOK_AGAIN_S, pause):
         try:
             return _look(disk)
         except (FileNotFoundError, CorruptDataError):
-            if looks == LOOKS_MAX:
+            if last:
                 raise
-            pause(LOOK_AGAIN_S)
+    raise AssertionError  # the last look returns or raises
 
 
 def _look(disk: Disk) -> Moment:

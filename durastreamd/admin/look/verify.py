@@ -6,23 +6,19 @@ at the same place is reported.
 """
 
 import argparse
-import time
 
+from durastreamd.admin.findings import report, status_of
 from durastreamd.admin.place import disk_of, root_of
 from durastreamd.kit.command import Command
 from durastreamd.kit.console import Console
 from durastreamd.offline.opening import in_use
 from durastreamd.offline.repair.apply import mark_of
 from durastreamd.offline.verify.census import stream_in
-from durastreamd.offline.verify.findings import Finding, status_of
-from durastreamd.offline.verify.verification import Examination, Runner, Scope, examine
+from durastreamd.offline.verify.findings import Finding
+from durastreamd.offline.verify.verification import Runner, Scope, examine, settled
 from durastreamd.offline.verify.workers import cores, running
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
-
-# A checkpoint lasts well under a second; four looks this far apart outlast it.
-LOOKS = 4
-LOOK_AGAIN_S = 0.25
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,38 +54,7 @@ def _verify(
     scope = Scope(args.deep, live, only)
     seen = examine(disk, scope, run)
     live = live or in_use(disk)
-    return _settled(disk, seen, scope._replace(live=live), run) if live else seen.findings
-
-
-def _settled(disk: RealDisk, seen: Examination, scope: Scope, run: Runner) -> list[Finding]:
-    """Look again, until what is left was found at the same place each time."""
-    foreign = [finding for finding in seen.findings if finding.kind == "foreign"]
-    still = [finding for finding in seen.findings if finding.kind != "foreign"]
-    for _ in range(LOOKS - 1):
-        if not still:
-            break
-        time.sleep(LOOK_AGAIN_S)
-        affected = {seen.census.names.get(f.stream, 0) for f in still}
-        seen = examine(disk, scope._replace(only=frozenset(affected)), run)
-        places = {finding.place for finding in seen.findings}
-        still = [finding for finding in still if finding.place in places]
-    return still + foreign
-
-
-def report(findings: list[Finding], console: Console) -> None:
-    """Write the findings, and on standard error what they come to."""
-    for finding in findings:
-        if console.as_json:
-            console.record(finding.members())
-        else:
-            console.line(str(finding))
-    damage = sum(not finding.harmless for finding in findings)
-    if damage:
-        console.note(f"{damage} findings of damage; `dsadmin repair` says what can be done")
-    elif findings:
-        console.note(f"{len(findings)} findings, none of damage")
-    else:
-        console.note("clean")
+    return settled(disk, seen, scope._replace(live=live), run) if live else seen.findings
 
 
 COMMAND = Command("verify", "check every file of the data directory", _add_arguments, _run)

@@ -7,6 +7,7 @@ import argparse
 import os
 import shlex
 
+from durastreamd.admin.findings import status_of
 from durastreamd.admin.place import confirm, disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
@@ -15,7 +16,6 @@ from durastreamd.offline.opening import in_use
 from durastreamd.offline.repair.apply import Repair, mark_of
 from durastreamd.offline.repair.plan import Plan, make_plan
 from durastreamd.offline.verify.census import stream_in
-from durastreamd.offline.verify.findings import status_of
 from durastreamd.offline.verify.verification import Examination, Scope, examine
 from durastreamd.offline.verify.workers import cores, running
 from durastreamd.protocol.offsets import mint

@@ -1,9 +1,6 @@
-"""What verification reports: one line per finding, and what all of them come to."""
+"""What verification reports: one line per finding."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
-
-from durastreamd.kit.status import CORRUPT, FOUND, OK
 
 
 class Finding(NamedTuple):
@@ -39,13 +36,3 @@ class Finding(NamedTuple):
     def place(self) -> tuple[str, int, str]:
         """Return what two findings of the same thing have in common."""
         return self.path, self.position, self.kind
-
-
-def status_of(findings: Iterable[Finding]) -> int:
-    """Return the exit status that a set of findings comes to."""
-    worst = OK
-    for finding in findings:
-        if not finding.harmless:
-            return CORRUPT
-        worst = FOUND
-    return worst

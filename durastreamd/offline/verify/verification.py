@@ -1,9 +1,10 @@
 """The verification of a data directory: a survey, every segment, and what only all of it shows.
 
 Nothing is written and nothing is locked. Beside a running server files change while they are read;
-``verify`` then looks again at what it found, and believes only what stays wrong.
+``settled`` then looks again at what was found, and believes only what stays wrong.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from durastreamd.engine.view import blob_of
 from durastreamd.errors import CorruptDataError
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.opening import looks
 from durastreamd.offline.verify.census import (
     Census,
     Readers,
@@ -40,6 +42,10 @@ from durastreamd.offline.verify.survey_journal import read_journal
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.blobs import BlobFile, read_blob
 from durastreamd.storage.disk import Disk, file_size
+
+# A checkpoint lasts well under a second; four looks this far apart outlast it.
+LOOKS = 4
+LOOK_AGAIN_S = 0.25
 
 # Yields the report of every task, in the order of the tasks.
 Runner = Callable[[list[SegmentTask]], Iterable[tuple[SegmentTask, SegmentReport]]]
@@ -120,6 +126,26 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
             findings += _check_stream(disk, census, stream, scope)
     findings += _leftovers(found, census, scope)
     return Examination(found, census, findings)
+
+
+def settled(
+    disk: Disk,
+    seen: Examination,
+    scope: Scope,
+    run: Runner,
+    pause: Callable[[float], None] = time.sleep,
+) -> list[Finding]:
+    """Look again beside a daemon, until what is left was found at the same place each time."""
+    foreign = [finding for finding in seen.findings if finding.kind == "foreign"]
+    still = [finding for finding in seen.findings if finding.kind != "foreign"]
+    again = looks(LOOKS, LOOK_AGAIN_S, pause)
+    next(again)  # that was ``seen``
+    while still and next(again, None) is not None:
+        affected = {seen.census.names.get(f.stream, 0) for f in still}
+        seen = examine(disk, scope._replace(only=frozenset(affected)), run)
+        places = {finding.place for finding in seen.findings}
+        still = [finding for finding in still if finding.place in places]
+    return still + foreign
 
 
 def _chosen(found: Survey, census: Census, scope: Scope) -> list[Catalogued]:

@@ -3,17 +3,32 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Protocol
 
-from durastreamd.kit.console import Console
 from durastreamd.offline.verify.segments import SegmentReport, SegmentTask, check_segment
 from durastreamd.offline.verify.verification import Runner
 from durastreamd.storage import format as fmt
-from durastreamd.storage.disk import RealDisk
+from durastreamd.storage.disk import RealDisk, file_size
 
 _CHUNK_TASKS_MAX = 32
+
+
+class Meter(Protocol):
+    """Where it is shown how far the work has come; the kit's console is one."""
+
+    @property
+    def shows_progress(self) -> bool:
+        """Tell whether anybody looks."""
+
+    def working(
+        self, what: str, bytes_total: int, /
+    ) -> AbstractContextManager[Callable[[int], None]]:
+        """Lend what is told of each step."""
+
+
 _disk: RealDisk | None = None
 
 
@@ -42,7 +57,7 @@ def _pool(root: str, jobs: int) -> ProcessPoolExecutor:
 
 
 @contextmanager
-def running(root: str, jobs: int, console: Console, what: str) -> Iterator[Runner]:
+def running(root: str, jobs: int, progress: Meter, what: str) -> Iterator[Runner]:
     """Lend a runner with that many processes, which shows how far it has come."""
     disk = RealDisk(root)
     pool = _pool(root, jobs) if jobs > 1 else None
@@ -50,8 +65,8 @@ def running(root: str, jobs: int, console: Console, what: str) -> Iterator[Runne
     def run(tasks: list[SegmentTask]) -> Iterator[tuple[SegmentTask, SegmentReport]]:
         size = max(1, min(_CHUNK_TASKS_MAX, len(tasks) // (jobs * 8)))
         chunks = [tasks[at : at + size] for at in range(0, len(tasks), size)]
-        total = sum(_bytes_of(disk, task) for task in tasks) if console.shows_progress else 0
-        with console.working(what, total) as advance:
+        total = sum(_bytes_of(disk, task) for task in tasks) if progress.shows_progress else 0
+        with progress.working(what, total) as advance:
             results: Iterator[list[SegmentReport]]
             if pool is None:
                 results = ([check_segment(disk, task) for task in chunk] for chunk in chunks)
@@ -74,10 +89,6 @@ def _bytes_of(disk: RealDisk, task: SegmentTask) -> int:
     paths = [fmt.index_path(task.stream, task.base)]
     paths += [fmt.segment_path(task.stream, task.base)] if task.deep else []
     for path in paths:
-        try:
-            handle = disk.open(path)
-        except OSError:
-            continue
-        total += disk.size(handle)
-        disk.release(handle)
+        with suppress(OSError):
+            total += file_size(disk, path)
     return total

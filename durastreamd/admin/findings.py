@@ -1,0 +1,33 @@
+"""What findings come to: lines on standard output, a word on standard error, an exit status."""
+
+from collections.abc import Iterable
+
+from durastreamd.kit.console import Console
+from durastreamd.kit.status import CORRUPT, FOUND, OK
+from durastreamd.offline.verify.findings import Finding
+
+
+def status_of(findings: Iterable[Finding]) -> int:
+    """Return the exit status that a set of findings comes to."""
+    worst = OK
+    for finding in findings:
+        if not finding.harmless:
+            return CORRUPT
+        worst = FOUND
+    return worst
+
+
+def report(findings: list[Finding], console: Console) -> None:
+    """Write the findings, and on standard error what they come to."""
+    for finding in findings:
+        if console.as_json:
+            console.record(finding.members())
+        else:
+            console.line(str(finding))
+    damage = sum(not finding.harmless for finding in findings)
+    if damage:
+        console.note(f"{damage} findings of damage; `dsadmin repair` says what can be done")
+    elif findings:
+        console.note(f"{len(findings)} findings, none of damage")
+    else:
+        console.note("clean")
