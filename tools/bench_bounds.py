@@ -21,8 +21,12 @@ from typing import NamedTuple
 
 import trio
 
+from durastreamd.engine.opening import open_engine
+from durastreamd.engine.options import EngineOptions
 from durastreamd.model.namespace import CreateCommand, Namespace
+from durastreamd.model.records import Append, Create
 from durastreamd.offline.verify.verification import Scope, in_turn, verify
+from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from tools.load import servers
 from tools.load.servers import OURS, Running
@@ -314,7 +318,64 @@ def report_bootstrap(options: Options) -> None:
     row(f"bootstrap of {received / MIB:,.0f} MiB", f"{rate:,.0f} MiB/s")
 
 
+# --- opening after a torn write ---
+
+TORN_RATIO_MAX = 3.0
+
+
+def torn_bodies(size: int) -> dict[str, bytes]:
+    """Bytes that a client may have sent: noise, and what looks like frames ever more."""
+    lengths = fmt.FRAME_MAGIC + (2).to_bytes(4, "little")
+    struct = fmt.FRAME.pack(fmt.FRAME_MAGIC, 2, 5, 1, 0, 1000, 0, 0, 3, 2, 1, 0)
+    units = {
+        "magics": fmt.FRAME_MAGIC,
+        "magics and lengths": lengths + bytes(8),
+        "structs with a wrong number": struct[:56] + b"\xff" * 6 + struct[62:] + b"\x81\4",
+        "structs that only a hash tells": struct + b"\x81\4",
+    }
+    repeated = {name: (unit * (size // len(unit) + 1))[:size] for name, unit in units.items()}
+    return {"noise": os.urandom(size), **repeated}
+
+
+def opening_s(root: Path, body: bytes) -> float:
+    """Return the processor time of opening after a write of which the first sector was lost."""
+    disk = RealDisk(str(root))
+    engine, _ = open_engine(disk, EngineOptions(), lambda: os.urandom(16), 1000, create=True)
+    engine.commit([(Create(1, 0, 0, 1000, 0, 0, [], "/s", "application/octet-stream"), b"")])
+    path, begun = root / fmt.journal_path(engine.journal.number), engine.journal.length
+    engine.commit([(Append(1, 0, len(body), 1000, 0, 1, [len(body)]), body)])
+    engine.release()
+    with path.open("r+b") as file:
+        file.seek(begun)
+        file.write(bytes(512))
+    before = time.process_time()
+    engine, report = open_engine(disk, EngineOptions(), lambda: b"", 1000)
+    taken = time.process_time() - before
+    assert report.torn_bytes > len(body)
+    engine.release()
+    return taken
+
+
+def report_torn(options: Options) -> None:
+    """By processor time, the best of three."""
+    size = (16 if options.quick else 64) * MIB
+    noise = 0.0
+    for name, body in torn_bodies(size).items():
+        taken = []
+        for _ in range(3):
+            with directory(options) as home:
+                taken.append(opening_s(home, body))
+        best = min(taken)
+        noise = noise or best
+        row(f"open, torn: {size // MIB} MiB of {name}", f"{best * 1e3:.0f} ms")
+        wanted = f"<= {TORN_RATIO_MAX:.0f}"
+        if name != "noise":
+            reached = best <= TORN_RATIO_MAX * noise
+            row("  against noise", f"{best / noise:.2f}", wanted, reached=reached)
+
+
 WORKLOADS: dict[str, Callable[[Options], None]] = {
+    "torn": report_torn,
     "verify": report_verify,
     "page": report_page,
     "loop": report_loop,

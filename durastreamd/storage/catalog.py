@@ -292,7 +292,10 @@ def walk(data: bytes, base: int, checkpoint: int | None = None) -> Walk[CatalogF
         found = fmt.CATALOG_FRAME.unpack_from(data, position)[2]
         return bool(0 <= found - checkpoint <= len(data) // fmt.CATALOG_FRAME.size)
 
-    return Walk(data, scan.CATALOG, lambda position: parse_frame(data, position, base), could)
+    def parse(position: int) -> CatalogFrame | None:
+        return parse_frame(data, position, base)
+
+    return Walk(data, lambda: scan.CATALOG, base, parse, could)
 
 
 def _commit_after(data: bytes, loaded: Loaded, base: int) -> bool:

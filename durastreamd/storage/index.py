@@ -103,7 +103,11 @@ class IndexFile:
 
     def walk(self, data: bytes) -> Walk[Entry]:
         """Return the walk through the file's bytes."""
-        return Walk(data, scan.INDEX, lambda position: self.parse(data, position, position))
+
+        def parse(position: int) -> Entry | None:
+            return self.parse(data, position, position)
+
+        return Walk(data, lambda: scan.INDEX, self.seed, parse)
 
     # --- the file ---
 
@@ -193,7 +197,8 @@ class IndexReader:
         def parse(at: int) -> Entry | None:
             return self._file.parse(data, at, position + at)
 
-        found = Walk(data, scan.INDEX, parse).next_frame(1)
+        base = self._file.seed + position
+        found = Walk(data, lambda: scan.INDEX, base, parse).next_frame(1)
         return found.position if found is not None else self.length
 
     def _large_entry(self, position: int) -> Entry:

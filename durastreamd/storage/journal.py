@@ -17,7 +17,6 @@ A failed or short write is cut back and the cut is synced before the failure is 
 answered error cannot come back to life after a crash. A failed sync is final.
 """
 
-import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -228,10 +227,6 @@ def parse_frame(
     return JournalFrame(position, end, durable, previous, payload_ok, frame)
 
 
-_LSN_AT = 56  # in a frame: its lsn, then its durable lsn
-_LSNS = struct.Struct("<QQ")
-
-
 def walk(
     data: bytes, base: int, first_lsn: int | None = None, *, payloads: bool = False
 ) -> Walk[JournalFrame]:
@@ -244,14 +239,10 @@ def walk(
     def parse(position: int) -> JournalFrame | None:
         return parse_frame(view, position, base, payload=payloads)
 
-    def could(position: int) -> bool:
-        """Frames are numbered without gaps from the first one, and none is shorter than this."""
-        lsn, durable = _LSNS.unpack_from(view, position + _LSN_AT)
-        if durable >= lsn:
-            return False
-        return first_lsn is None or 0 <= lsn - first_lsn <= position // _FRAME_BYTES
+    def shape() -> scan.Shape:
+        return scan.journal_shape(len(data), first_lsn)
 
-    return Walk(data, scan.JOURNAL, parse, could)
+    return Walk(data, shape, base, parse)
 
 
 def frames(

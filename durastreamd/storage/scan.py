@@ -1,7 +1,7 @@
 """The one walk through bytes that may be damaged: what verifies, and the gaps between.
 
 A journal, an index and a catalogue are each a run of *frames*: a struct that begins with a magic
-and the length of the header after it, and that holds the checksum of both. A reader knows where
+and the length of the header after it, and that ends with the checksum of both. A reader knows where
 the next frame begins. Where that one does not verify, somebody has to look for the next that does:
 recovery, to tell a torn write from rot; dsadmin, to show, verify and mend; Spark, to read on. All
 of them walk with ``Walk``.
@@ -14,53 +14,65 @@ with headers of megabytes, one begun inside the other. To know that such a *plac
 cost the square of the file. The walk is nevertheless both linear and complete:
 
 1. Whatever stands inside a frame that verifies is passed over: its lengths are true.
-2. A *place* is a magic after which the struct could be a real one: fields that are never so large
-   have zeros where they must (a compiled pattern says it, so rubbish costs no hash and no Python),
-   the header ends within the file, and the caller's ``could`` agrees (a journal's sequence numbers
-   are known within bounds). This is the cheap half and turns away all but careful imitations.
-3. A place whose head holds more than ``NESTED_MAX`` other places is *crowded*. Crowded places are
-   hashed, too, but only while all of them together cost no more than ``CROWDED_FACTOR`` files.
+2. A *place* is a magic after which the struct could be a real one: every field whose range is known
+   has a value in it, as far as a compiled pattern can say: lengths are bounded, and the sequence
+   numbers of a journal file are known but for their lowest bytes. A magic that is no place costs
+   some ten nanoseconds: no hash and no Python.
+3. A place is *crowded* if another place is in its struct, or more than ``NESTED_MAX`` are in its
+   head. Crowded places are hashed, too, but only until all of them together have cost
+   ``CROWDED_FACTOR`` files, each its header and ``CROWDED_BYTES``.
 
 This bounds the effort. Take any byte, and the places whose heads are hashed and hold it, the
 crowded ones left out, from left to right: the first one's head holds all others, so there are at
-most ``NESTED_MAX + 1``. Therefore
+most ``NESTED_MAX + 1``; and no two of their structs meet. Therefore, in the worst case, for bytes
+chosen by somebody who knows these rules and every field of the struct but the seed,
 
     bytes hashed while looking  <=  (NESTED_MAX + 1 + CROWDED_FACTOR) * length of the file
+    hashes  <=  length of the file / length of a struct + CROWDED_FACTOR * length / CROWDED_BYTES
 
-in the worst case, for bytes chosen by somebody who knows these rules and every field of the struct
-but the seed. (A real header of a megabyte is hashed once; only what is nested is hashed again.)
+(A real header of a megabyte is hashed once; only what is nested is hashed again.)
 
-And it loses no frame, because real heads are not crowded. Places are at least eight bytes apart
-(the first one's zeros), so a struct holds ten at most. The magic begins with FF FE, which no text
-holds, so in a header it can stand only inside an integer, once. A create has twelve integers in
-its header, a snapshot six. The lengths of messages are too small to hold the magic (it would be a
+And it loses no frame, because real heads are not crowded. A place inside a real struct would have
+its own fields where the checksum of the real one stands, whose bytes nobody can choose, or it
+stands in a time, a payload sum or a count of a thousand million: an accident of one in 2^32, or
+weeks of a client's work for one frame of his own. In a header the magic can stand only inside an
+integer, once, because it begins with FF FE, which no text holds. A place has zeros at its 8th byte
+and from the 13th to the 16th, so two places are sixteen bytes apart. The integers at the end of a
+create, before the bytes that the client chose, are six, of nine bytes each; so are a snapshot's.
+That is room for four. The lengths of messages are too small to hold the magic (it would be a
 message of 4 GB). That leaves producers, of which an append may have thousands: ``[id, epoch,
-seq]``, the epoch of the client's choice, the seq counted up from 0 by real appends. After a magic
-in an epoch the struct needs zeros at many of its bytes; but between one epoch and the next stand
-the heads of an array and of a text, a character at least, and the head of an integer, none of them
-zero. While seqs are below 256 these can be laid out in no way that leaves the zeros
-(``tests/storage/test_scan.py`` tries every one). So twenty-two is the most, unless somebody who may
-write to a stream makes thousands of appends to it for no other end. Such a frame of his own is
-crowded, and found from the left within the extra effort, unless he puts decoys before it as well.
-Nobody can do that to a stream he may not write to. What is found is never less for it: sequence
+seq]``, the epoch of the client's choice, the seq counted up from 0 by real appends. But between
+one epoch and the next stand the heads of an array and of a text, a character at least, and the head
+of an integer, none of them zero. They can be laid out in no way that leaves the zeros
+(``tests/storage/test_scan.py`` tries every one); so it is the last epoch alone. Should a real frame
+be crowded all the same, it is found from the left within the extra effort, unless there are decoys
+before it as well. Nobody can make a frame so of a stream that he may not write to. And sequence
 numbers have no gaps, so whatever comes later tells that a frame is missing.
 
 A gap says how many places in it were *passed* unhashed, and dsadmin says so, too.
 """
 
 import re
-from collections import deque
+import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from xxhash import xxh3_64_intdigest
 
 from durastreamd.storage import format as fmt
 
-# More places than any head that the server wrote can hold; see the theory. At worst a byte is
-# hashed so many times, which still is faster than reading it from most disks.
-NESTED_MAX = 24
+# More places than any head of the journal that the server wrote can hold; see the theory. Entries
+# and rows were never chosen byte by byte by anybody, and may hold a few more.
+NESTED_MAX = 4
+NESTED_MAX_ELSEWHERE = 24
 CROWDED_FACTOR = 2  # one real head as long as the file, and as much again
+CROWDED_BYTES = 1024  # what a look at a crowded place counts as, beside its header
 
-_LENGTH_AT = 4  # of the header's length, in every struct: right after the magic
+_BATCH = 1024  # places found at once: what is found ahead in vain costs less than asking each time
+_NOWHERE = 2**63  # beyond every file
+_SUM_BYTES = fmt.CHECKSUM.size
 
 
 class Gap(NamedTuple):
@@ -76,6 +88,7 @@ class Shape(NamedTuple):
 
     place: re.Pattern[bytes]
     struct_bytes: int
+    nested_max: int = NESTED_MAX_ELSEWHERE
 
 
 class Framed(Protocol):
@@ -93,33 +106,33 @@ class Framed(Protocol):
 FrameT = TypeVar("FrameT", bound=Framed)
 
 
-def _anything(_position: int) -> bool:
-    return True
-
-
 class Walk(Generic[FrameT]):
     """Walks one file's bytes. ``parse`` returns the frame at a position if one verifies there.
 
-    ``could`` tells cheaply that none stands at a place, from what the caller knows of the file.
+    ``base`` is the seed of the checksums, before the position is added. ``could`` tells cheaply
+    that no frame stands at a place, from what the caller knows of the file.
     """
 
     def __init__(
         self,
         data: bytes,
-        shape: Shape,
+        shape: Callable[[], Shape],
+        base: int,
         parse: Callable[[int], FrameT | None],
-        could: Callable[[int], bool] = _anything,
+        could: Callable[[int], bool] | None = None,
     ) -> None:
         self._data = data
-        self._shape = shape
+        self._make_shape = shape  # most files are whole: then there is nothing to look for
+        self._base = base
         self._parse = parse
         self._could = could
+        self._shape: Shape | None = None
         # Places are found in order and once, whatever is asked: these wait, those come from here.
-        self._ahead: deque[tuple[int, int]] = deque()
-        self._cursor = 0
+        self._ahead: list[int] = []
+        self._matches: Iterator[re.Match[bytes]] | None = None
+        self._all_found = False
         self._passed = 0
-        self._spare = CROWDED_FACTOR * len(data)  # bytes of crowded places that may be hashed
-        self.hashed_bytes = 0  # by looking for frames
+        self._spare = CROWDED_FACTOR * len(data)  # what crowded places may cost
 
     def items(self, position: int) -> Iterator[FrameT | Gap]:
         """Yield every frame that verifies from ``position`` on, and the gaps between."""
@@ -136,77 +149,110 @@ class Walk(Generic[FrameT]):
 
     def next_frame(self, position: int) -> FrameT | None:
         """Return the first frame that verifies at ``position`` or later."""
-        ahead = self._ahead
         self._passed = 0
-        self._cursor = max(self._cursor, position)
-        while ahead and ahead[0][0] < position:
-            ahead.popleft()
-        while ahead or self._pull():
-            at, reach = ahead.popleft()
-            while len(ahead) <= NESTED_MAX and (not ahead or ahead[-1][0] < reach):
-                if not self._pull():
-                    break
-            if len(ahead) > NESTED_MAX and ahead[NESTED_MAX][0] < reach:
-                if reach - at > self._spare:
-                    self._passed += 1
-                    continue
-                self._spare -= reach - at
-            self.hashed_bytes += reach - at
-            found = self._parse(at)
-            if found is not None:
-                return found
-        return None
+        self._seek(position)
+        found = None
+        while found is None and (not self._all_found or self._ahead):
+            if not self._all_found:
+                self._pull()
+            found = self._first_of(self._ahead)
+        return found
 
-    def _pull(self) -> bool:
-        """Find one more place; False if there is none."""
-        data, could = self._data, self._could
-        search, struct_bytes = self._shape.place.search, self._shape.struct_bytes
-        size = len(data)
-        while True:
-            match = search(data, self._cursor)
-            if match is None:
-                self._cursor = size
-                return False
-            at = match.start()
-            self._cursor = at + 1
-            length = int.from_bytes(data[at + _LENGTH_AT : at + _LENGTH_AT + 4], "little")
+    def _seek(self, position: int) -> None:
+        """Forget the places before a position."""
+        ahead = self._ahead
+        del ahead[: bisect_left(ahead, position)]
+        if self._shape is None:
+            self._shape = self._make_shape()
+        if not ahead and not self._all_found:
+            self._matches = self._shape.place.finditer(self._data, position)
+
+    def _pull(self) -> None:
+        """Find more places."""
+        assert self._matches is not None
+        found = [match.start() for match in islice(self._matches, _BATCH)]
+        self._ahead += found
+        self._all_found = len(found) < _BATCH
+
+    def _first_of(self, ahead: list[int]) -> FrameT | None:
+        """Return the first frame at these places. What is looked at is taken out.
+
+        Of each place it must be known which others follow, so the last few stay for the next time
+        unless there are no more. This is the loop that a client can have run a million times.
+        """
+        assert self._shape is not None
+        _, struct_bytes, nested_max = self._shape
+        data, base, could, size = self._data, self._base, self._could, len(self._data)
+        bare = struct_bytes - _SUM_BYTES
+        fields = struct.Struct(f"<4xI{bare - 8}xQ").unpack_from
+        known = [*ahead, *[_NOWHERE] * (nested_max + 1)] if self._all_found else ahead[:]
+        spare, passed, at, found = self._spare, 0, -1, None
+        for at, after, crowd in zip(known, known[1:], known[nested_max + 1 :], strict=False):
+            length, check = fields(data, at)
             reach = at + struct_bytes + length
-            if reach <= size and could(at):
-                self._ahead.append((at, reach))
-                return True
+            if reach > after and (after - at < struct_bytes or crowd < reach):
+                if reach > size:
+                    continue
+                cost = CROWDED_BYTES + length
+                if cost > spare:
+                    passed += 1
+                    continue
+                spare -= cost
+            if reach > size or (could is not None and not could(at)):
+                continue
+            # The seed of a checksum is taken modulo 2^64.
+            head = data[at : at + bare] + data[at + struct_bytes : reach]
+            if xxh3_64_intdigest(head, base + at) == check:
+                found = self._parse(at)
+                if found is not None:
+                    break
+        del ahead[: bisect_right(ahead, at)]
+        self._spare = spare
+        self._passed += passed
+        return found
 
 
 # --- shapes ---
-# The zeros: a header has less than 16 MiB, a payload less than 2^40 bytes; there are fewer than
-# 2^40 checkpoints; ids, times and lsns are below 2^48, positions and ordinals below 2^56. Marks
-# have the id 2^64-1.
+# What is known of every struct: a header has less than 16 MiB; there are fewer than 2^40
+# checkpoints; times and lsns are below 2^48, positions and ordinals below 2^56. A payload has less
+# than 2^40 bytes; it is in memory when it is written, and one that a journal file does not hold
+# whole has less than a gigabyte.
 
-_ID = rb"(?:.{6}\0\0|\xff{8})"
-_COUNT = rb".{6}\0\0"
+_COUNT = rb"......\0\0"
 _PLACE = rb".{7}\0"
-_LENGTHS = rb".{3}\0.{5}\0\0\0"
+_LENGTHS = rb"...\0.....\0\0\0"
+_LSN_MAX = 2**48 - 1
+_PAYLOAD_MAX = 2**30
 _ARRAY = rb"[\x81-\x9b]"  # a header is one, and not an empty one
 
-JOURNAL = Shape(
-    re.compile(
-        re.escape(fmt.FRAME_MAGIC)
-        + rb"(?="
-        + _LENGTHS
-        + _ID
-        + _PLACE
-        + _COUNT
-        + _PLACE
-        + rb".{8}"
-        + _COUNT
-        + _COUNT
-        + _ID
-        + rb".{8}"
-        + _ARRAY
-        + rb")",
-        re.DOTALL,
-    ),
-    fmt.FRAME.size,
-)
+
+def _common(low: int, high: int) -> tuple[int, bytes]:
+    """Return what integers from ``low`` to ``high`` share: how many low bytes vary, the others."""
+    varying = ((low ^ high).bit_length() + 7) // 8
+    return varying, re.escape(low.to_bytes(8, "little")[varying:])
+
+
+def journal_shape(size: int, first_lsn: int | None) -> Shape:
+    """Return what is known of the frames of a journal file of a size, numbered from the first one.
+
+    They are numbered without gaps, and none is shorter than its struct, so the upper bytes of both
+    lsns are known; to jump to them and compare is the cheapest way to turn a magic away. What
+    stands between them and the lengths would turn away little else.
+    """
+    low, high = (0, _LSN_MAX)
+    if first_lsn is not None:
+        low, high = max(first_lsn - 1, 0), first_lsn + size // fmt.FRAME.size
+    varying, upper = _common(low, high)
+    # A place may begin inside another, so most of it is only looked at. But none begins inside the
+    # lengths, which have too many zeros; unless there is room for a payload of many gigabytes.
+    lengths, seen = rb"...\0...[\0-\x3f]\0\0\0\0", b""
+    if size > _PAYLOAD_MAX:
+        lengths, seen = rb"...\0", rb".....\0\0\0"
+    lsns = (b".{%d}" % (40 + varying), upper, b"." * varying, upper)
+    pattern = re.escape(fmt.FRAME_MAGIC) + lengths + rb"(?=" + seen + b"".join(lsns)
+    pattern += rb".{16}" + _ARRAY + rb")"
+    return Shape(re.compile(pattern, re.DOTALL), fmt.FRAME.size, NESTED_MAX)
+
 
 INDEX = Shape(
     re.compile(
