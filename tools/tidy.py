@@ -19,11 +19,12 @@ MIRRORED = ("protocol", "model", "storage", "offline")
 # Still tested only from above; the list only gets shorter.
 TESTED_FROM_ABOVE = {
     *("model/lineage", "storage/scrub"),
-    *("offline/repair/" + name for name in ("apply", "layout", "losses", "plan", "salvage")),
-    *("offline/repair/set_aside", "offline/repair/unproven", "offline/verify/census"),
-    *("offline/verify/" + name for name in ("findings", "folding", "scan", "segments", "survey")),
-    *("offline/verify/survey_catalog", "offline/verify/survey_journal"),
-    *("offline/verify/verification", "offline/verify/workers"),
+    *(
+        "offline/repair/" + name
+        for name in ("apply", "layout", "losses", "plan", "pieces", "salvage")
+    ),
+    *("offline/verify/" + name for name in ("census", "findings", "folding", "scan", "segments")),
+    *("offline/verify/survey", "offline/verify/verification", "offline/verify/workers"),
 }
 # Used by nobody here, on purpose: what tests hold states to, and what makes their Java start fast.
 FOR_OTHERS = {"main", "DefaultSource", "check_invariants", "make_class_archive"}

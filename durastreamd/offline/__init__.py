@@ -2,9 +2,11 @@
 
 ``opening`` recovers a directory in memory, beside a running daemon, too, and looks again where
 files went meanwhile; ``names`` finds the stream a user means.
-``verify`` tells whether every file is as it must be: ``survey`` reads what is there, ``census``
-counts the streams, ``segments`` checks one segment with its index (in ``workers``, on every core),
-``verification`` joins them. ``repair`` makes a plan of what can be saved (``salvage`` per stream,
-``losses`` for what cannot, ``layout`` for the new files) and carries it out (``apply``), so that a
-kill at any step is finished by the next repair.
+``verify`` tells whether every file is as it must be: ``scan`` reads files that may be damaged,
+``survey`` has what is there and what catalogue and journal claim, ``census`` counts the streams,
+``segments`` checks one segment with its index (in ``workers``, on every core; ``folding`` makes a
+stream of what its records say), ``verification`` joins them into ``findings``.
+``repair`` makes a ``plan`` of what can be saved (``salvage`` per stream, made of ``pieces``;
+``losses`` says what a lost range means, ``layout`` lays out the new files) and carries it out
+(``apply``), so that a kill at any step is finished by the next repair.
 """

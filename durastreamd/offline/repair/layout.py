@@ -12,7 +12,8 @@ from durastreamd.engine.engine import state_frame
 from durastreamd.engine.options import MIB
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Detail, Stream
-from durastreamd.offline.repair.salvage import Piece, Salvage
+from durastreamd.offline.repair.pieces import Piece
+from durastreamd.offline.repair.salvage import Salvage
 from durastreamd.offline.verify.census import Ranges
 from durastreamd.offline.verify.folding import advance, begin, detail_of, learn
 from durastreamd.offline.verify.segments import SegmentReport

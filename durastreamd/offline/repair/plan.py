@@ -29,14 +29,13 @@ from durastreamd.model.records import BucketChange, Delete
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.repair.layout import Layout, NewFile, lay_out
 from durastreamd.offline.repair.losses import judge, lost_of
-from durastreamd.offline.repair.salvage import Piece, Salvage, Strays, Traces, salvage
-from durastreamd.offline.repair.set_aside import frames_aside
+from durastreamd.offline.repair.pieces import Piece, frames_aside
+from durastreamd.offline.repair.salvage import Salvage, Strays, Traces, salvage
 from durastreamd.offline.verify.census import Census, Ranges, Readers, joined
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import record_of
 from durastreamd.offline.verify.scan import JournalHead
-from durastreamd.offline.verify.survey import NEVER, StreamFiles, Survey
-from durastreamd.offline.verify.survey_journal import owner_of_lost
+from durastreamd.offline.verify.survey import NEVER, StreamFiles, Survey, owner_of_lost
 from durastreamd.offline.verify.verification import Examination, check_snapshot
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import catalog, format as fmt, journal

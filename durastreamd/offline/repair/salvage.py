@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from durastreamd.model.records import Append, Create, Delete, Record
 from durastreamd.model.stream_state import Detail, Stream
-from durastreamd.offline.repair.unproven import messages_of
+from durastreamd.offline.repair.pieces import Piece, messages_of
 from durastreamd.offline.verify.census import Ranges, joined, without
 from durastreamd.offline.verify.folding import advance, begin, detail_of, learn, record_of, state_of
 from durastreamd.offline.verify.scan import JournalHead
@@ -40,27 +40,6 @@ from durastreamd.storage.scan import Gap
 _OURS = (fmt.INDEX_MAGIC, fmt.JOURNAL_MAGIC, fmt.CATALOG_MAGIC, fmt.IDENTITY_MAGIC)
 
 _Between = tuple[tuple[int, int, int], tuple[int, int]]
-
-
-class Piece(NamedTuple):
-    """A record that survives, and where its bytes lie; ``path`` is "" where it has none."""
-
-    frame: fmt.StoredFrame
-    record: Record
-    path: str
-    at: int
-    proven: bool = True
-
-    @property
-    def end(self) -> int:
-        """Return the position after its bytes."""
-        return self.frame.start + self.frame.size
-
-    @property
-    def messages(self) -> int:
-        """Return how many messages the stream has after it."""
-        added = self.record.count if isinstance(self.record, Append | Create) else 0
-        return self.frame.ordinal + added
 
 
 class Salvage:

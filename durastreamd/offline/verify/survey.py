@@ -3,12 +3,22 @@
 Order of trust, as in ``engine.opening``: identity, catalogue, journal. Each is scanned to its end
 whatever is damaged on the way, so that a repair has everything that is left. Streams' own files
 are only listed here; reading them is the larger part of the work and is done elsewhere.
+
+The catalogue: frames are grouped by the number of their checkpoint. A checkpoint that is not whole
+is the torn end of the file, if it is the last and the journal still goes on from the one before;
+otherwise it was durable, and the file is damaged: then rows that verify are evidence, and no longer
+the whole truth.
+
+The journal: lost is a frame that something later says was durable: a later frame, a later file's
+header or the catalogue. A frame that does not verify and that nothing vouches for is the torn end
+of the last write, of which no client was told. The rules are those of ``storage.recovery``.
 """
 
 import re
 from typing import NamedTuple
 
 from durastreamd.errors import DataDirectoryError
+from durastreamd.model.records import MARK_STREAM
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.scan import (
@@ -16,11 +26,15 @@ from durastreamd.offline.verify.scan import (
     JournalHeader,
     catalog_header,
     journal_header,
+    scan_catalog,
+    scan_journal,
 )
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.catalog import Commit
 from durastreamd.storage.checksum import digest
 from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.rows import BucketRow, Row, StrangeRow, StreamEndRow, StreamRow, latest
+from durastreamd.storage.scan import Gap
 
 _SNAPSHOT = re.compile(r"(\d{16})-([0-9a-f]{16})\.snap")
 _SEGMENT = re.compile(r"(\d{16})\.(log|idx)")
@@ -198,3 +212,252 @@ def _of_another_version(text: bytes) -> bool:
     """Tell a whole identity file of a version we do not read from a damaged one of ours."""
     match = _VERSION.fullmatch(text)
     return match is not None and digest(match[1], 0) == int(match[3], 16)
+
+
+# --- the catalogue ---
+
+
+class _Checkpoint(NamedTuple):
+    number: int
+    position: int
+    rows: list[Row]
+    commit: Commit | None
+    gap: int  # where its first bytes that do not verify stand, -1 if all do
+
+
+def read_catalog(found: Survey, raws: dict[int, bytes], journals: set[int]) -> None:
+    """Scan the catalogue files; the newest counts, older ones are evidence if it is damaged."""
+    if found.uuid is None:
+        return
+    if not raws:
+        found.found(fmt.CATALOG_DIR, 0, "missing", "the catalogue is not there")
+        return
+    newest = max(raws)
+    found.catalog_number = newest
+    for number in sorted(raws, reverse=True):
+        path = fmt.catalog_path(number)
+        good = catalog_header(raws[number]) == (found.uuid, number)
+        if number == newest and not good:
+            found.found(path, 0, "header", "the catalogue's header does not verify")
+        if number != newest:
+            found.leftovers.append(path)
+        if number == newest or not found.catalog_trusted:
+            points = _checkpoints(found.uuid, number, raws[number])
+            if number == newest:
+                _judge_catalog(found, path, points, journals, len(raws[number]))
+                found.catalog_trusted = found.catalog_trusted and good
+            _take_rows(found, [row for point in points for row in point.rows])
+
+
+def _checkpoints(uuid: bytes, number: int, raw: bytes) -> list[_Checkpoint]:
+    points: list[_Checkpoint] = []
+    gap = -1
+    for frame in scan_catalog(raw, uuid, number):
+        if isinstance(frame, Gap):
+            gap = frame.position if gap < 0 else gap
+            continue
+        if not points or points[-1].number != frame.checkpoint or points[-1].commit is not None:
+            points.append(_Checkpoint(frame.checkpoint, frame.position, [], None, -1))
+        last = points[-1]
+        last.rows.extend(frame.rows)
+        points[-1] = last._replace(commit=frame.commit, gap=gap if last.gap < 0 else last.gap)
+        gap = -1
+    if gap >= 0:
+        # What follows the last frame is a checkpoint of its own, or the end of the last one.
+        if points and points[-1].commit is None:
+            points[-1] = points[-1]._replace(gap=gap)
+        else:
+            points.append(_Checkpoint(0, gap, [], None, gap))
+    return points
+
+
+def _judge_catalog(
+    found: Survey, path: str, points: list[_Checkpoint], journals: set[int], size: int
+) -> None:
+    """Find the checkpoint that counts; take the torn end off ``points``."""
+    del size
+    broken = [point for point in points if point.gap >= 0 or point.commit is None]
+    if broken and broken[0] is points[-1] and len(points) > 1:
+        before = points[-2].commit
+        if before is not None and before.journal_first in journals:
+            torn = points.pop()
+            position = torn.position if torn.gap < 0 else min(torn.position, torn.gap)
+            detail = "a checkpoint that was not finished"
+            found.found(path, position, "torn", detail, harmless=True)
+            broken = []
+    for point in broken:
+        if point.gap >= 0:
+            found.found(path, point.gap, "frame", "the catalogue's frame does not verify")
+        else:
+            found.found(path, point.position, "frame", "the checkpoint has no commit")
+    whole = [point for point in points if point.commit is not None]
+    if not whole:
+        if not broken:
+            found.found(path, fmt.CATALOG_HEADER.size, "short", "it holds no checkpoint")
+        return
+    found.commit, found.checkpoint = whole[-1].commit, whole[-1].number
+    numbers = [point.number for point in points]
+    ordered = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    if not ordered and not broken:
+        found.found(path, points[-1].position, "order", "a checkpoint is missing before this one")
+    found.catalog_trusted = not broken and ordered
+
+
+def _take_rows(found: Survey, rows: list[Row]) -> None:
+    """Take rows over; those of a newer file, taken before, stand."""
+    for row in latest(rows).values():
+        match row:
+            case BucketRow(name, created_ms):
+                found.buckets.setdefault(name, created_ms)
+            case StreamEndRow(stream_id) if stream_id not in found.listed:
+                found.ended.add(stream_id)
+            case StreamRow(fields, placement) if row.subject not in found.ended:
+                try:
+                    stream = Stream.from_row(fields)
+                except (TypeError, ValueError):
+                    _not_understood(found, fields)
+                    continue
+                held = found.listed.get(stream.id)
+                if held is None or held.stream.lsn < stream.lsn:
+                    found.listed[stream.id] = Catalogued(stream, placement)
+            case StrangeRow(item):
+                _not_understood(found, item)
+            case _:
+                pass
+
+
+def _not_understood(found: Survey, item: object) -> None:
+    path = fmt.catalog_path(found.catalog_number)
+    found.found(path, 0, "row", f"a row cannot be understood: {item!r:.80}")
+    found.catalog_trusted = False
+
+
+# --- the journal ---
+
+_Gaps = list[tuple[int, Gap]]
+
+
+def read_journal(found: Survey, raws: dict[int, bytes]) -> None:
+    """Scan every journal file, and tell what is wrong with them."""
+    if found.uuid is None:
+        return
+    found.journal_number = max([*raws, found.commit.journal_first if found.commit else 0])
+    first = found.commit.journal_first if found.commit is not None else min(raws, default=0)
+    heads: dict[int, JournalHead] = {}
+    gaps: _Gaps = []
+    for number, raw in sorted(raws.items()):
+        if number < first:
+            found.leftovers.append(fmt.journal_path(number))
+        _read_journal_file(found, number, raw, heads, gaps)
+    found.heads = [heads[lsn] for lsn in sorted(heads) if lsn > found.covered_lsn]
+    _durable(found, heads)
+    _report_files(found, raws, first)
+    placed = [lsn for number, gap in gaps if number >= first for lsn in [_gap(found, number, gap)]]
+    _report_lost(found, placed)
+
+
+def _read_journal_file(
+    found: Survey, number: int, raw: bytes, heads: dict[int, JournalHead], gaps: _Gaps
+) -> None:
+    assert found.uuid is not None
+    header = journal_header(raw)
+    seeded = number
+    if header is not None and header.uuid == found.uuid:
+        found.headers[number] = header
+        seeded = header.number  # a file under another's name is read as what it is
+    for item in scan_journal(raw, found.uuid, seeded):
+        if isinstance(item, Gap):
+            gaps.append((number, item))
+            continue
+        held = heads.get(item.frame.lsn)
+        if held is None or (item.payload_ok and not held.payload_ok):
+            heads[item.frame.lsn] = item._replace(number=number)
+
+
+def _durable(found: Survey, heads: dict[int, JournalHead]) -> None:
+    headers = [header.head for header in found.headers.values()]
+    found.durable_lsn = max(
+        [
+            found.covered_lsn,
+            *(head.durable_lsn for head in heads.values()),
+            *(head.durable_lsn for head in headers),
+        ]
+    )
+    found.top_lsn = max(
+        [found.durable_lsn, *heads, *(head.first_lsn - 1 for head in headers)],
+    )
+
+
+def _report_files(found: Survey, raws: dict[int, bytes], first: int) -> None:
+    for number in range(first, found.journal_number + 1):
+        path = fmt.journal_path(number)
+        header = found.headers.get(number)
+        if number not in raws:
+            found.found(path, 0, "missing", "the journal file is not there")
+        elif header is None:
+            unfinished = number == max(raws) and len(raws[number]) <= fmt.JOURNAL_HEADER.size
+            if unfinished:
+                detail = "a journal file that was not finished"
+                found.found(path, 0, "torn", detail, harmless=True)
+            else:
+                found.found(path, 0, "header", "the journal file's header does not verify")
+        elif header.number != number:
+            found.found(path, 0, "misplaced", f"this is journal file {header.number}")
+    for head in found.heads:
+        if not head.payload_ok:
+            harmless = head.frame.lsn > found.durable_lsn
+            detail = f"the payload of frame {head.frame.lsn} does not verify"
+            kind = "torn" if harmless else "payload"
+            path = fmt.journal_path(head.number)
+            found.found(path, head.payload_at, kind, detail, harmless=harmless)
+
+
+def _gap(found: Survey, number: int, gap: Gap) -> int:
+    """Report bytes that do not verify; return the lsn of the first frame they held."""
+    path = fmt.journal_path(number)
+    before = [h.frame.lsn for h in found.heads if (h.number, h.end) <= (number, gap.position)]
+    lsn = max([found.covered_lsn, *before]) + 1
+    if number not in found.headers:
+        # Nothing in such a file is known to be torn: its header was durable before any frame.
+        detail = f"frame {lsn} does not verify, nor does the file's header"
+        found.found(path, gap.position, "frame", detail)
+    elif lsn <= found.durable_lsn:
+        found.found(path, gap.position, "frame", f"frame {lsn}, which was durable, does not verify")
+    elif gap.passed:
+        detail = f"{gap.end - gap.position} bytes that may be of a batch never acknowledged, but "
+        detail += f"{gap.passed} places in them imitate frames and were not all checked"
+        found.found(path, gap.position, "frame", detail)
+    else:
+        detail = f"{gap.end - gap.position} bytes of a batch that was never acknowledged"
+        found.found(path, gap.position, "torn", detail, harmless=True)
+    return lsn
+
+
+def _report_lost(found: Survey, placed: list[int]) -> None:
+    """Note which frames are in no file; those that no gap accounts for are reported here."""
+    low = found.covered_lsn + 1
+    if found.commit is None:
+        # Without the catalogue nobody knows what came before the first file.
+        begun = [header.head.first_lsn for header in found.headers.values()]
+        low = min([found.top_lsn + 1, *begun, *(head.frame.lsn for head in found.heads)])
+    for lsn in [*(head.frame.lsn for head in found.heads), found.top_lsn + 1]:
+        if lsn > low:
+            if low <= found.durable_lsn:
+                found.missing.append((low, min(lsn - 1, found.durable_lsn)))
+            if low not in placed:
+                what = f"frame {low} is" if lsn - 1 == low else f"frames {low} to {lsn - 1} are"
+                detail = f"{what} in no journal file"
+                if low > found.durable_lsn:  # a recovery that was cut short had counted it
+                    detail += ", and never was durable"
+                    found.found(fmt.JOURNAL_DIR, 0, "torn", detail, harmless=True)
+                else:
+                    found.found(fmt.JOURNAL_DIR, 0, "lost", detail)
+        low = max(low, lsn + 1)
+
+
+def owner_of_lost(found: Survey, lsn: int) -> int | None:
+    """Return whose frame was lost, if the frame after it says so; 0 for a bucket's."""
+    for head in found.heads:
+        if head.frame.lsn == lsn + 1:
+            return head.previous if head.previous != MARK_STREAM else None
+    return None

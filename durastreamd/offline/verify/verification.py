@@ -34,11 +34,11 @@ from durastreamd.offline.verify.survey import (
     StreamFiles,
     Survey,
     list_names,
+    read_catalog,
     read_identity,
+    read_journal,
     read_numbered,
 )
-from durastreamd.offline.verify.survey_catalog import read_catalog
-from durastreamd.offline.verify.survey_journal import read_journal
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.blobs import BlobFile, read_blob
 from durastreamd.storage.disk import Disk, file_size
