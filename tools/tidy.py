@@ -16,18 +16,10 @@ FUNCTION_LINES_MAX = 60
 BANNED = ("XXX", "FIXME", "TODO", "# type: ignore\n")
 # Of these each module has its own test file; what they promise is too much to test from above.
 MIRRORED = ("protocol", "model", "storage", "offline")
-# Still tested only from above; the list only gets shorter.
-TESTED_FROM_ABOVE = {
-    *("model/lineage", "storage/scrub"),
-    *(
-        "offline/repair/" + name
-        for name in ("apply", "layout", "losses", "plan", "pieces", "salvage")
-    ),
-    *("offline/verify/" + name for name in ("census", "findings", "folding", "scan", "segments")),
-    *("offline/verify/survey", "offline/verify/verification", "offline/verify/workers"),
-}
-# Used by nobody here, on purpose: what tests hold states to, and what makes their Java start fast.
+# Used by nobody here, on purpose: what tests hold states to, what makes their Java start fast, and
+# methods that others call (logging, Spark).
 FOR_OTHERS = {"main", "DefaultSource", "check_invariants", "make_class_archive"}
+CALLED_BY_OTHERS = {"emit", "streamReader"}
 
 Modules = dict[Path, ast.Module]
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -57,10 +49,7 @@ def untested(package: Path, tests: Path) -> Iterator[str]:
             yield f"{child}:1: no tests in {tests / child.name}/"
         for path in sorted(child.rglob("*.py")) if child.name in MIRRORED else ():
             place = tests / path.relative_to(package).parent
-            name = str(path.relative_to(package).with_suffix(""))
-            if path.stem == "__init__" or name in TESTED_FROM_ABOVE:
-                continue
-            if not any(place.glob(f"test_{path.stem}*.py")):
+            if path.stem != "__init__" and not any(place.glob(f"test_{path.stem}*.py")):
                 yield f"{path}:1: no {place}/test_{path.stem}.py"
 
 
@@ -101,6 +90,26 @@ def dead(modules: Modules, users: Iterable[str]) -> Iterator[str]:
                 yield f"{path}:{line}: {name} is used by nothing but tests"
 
 
+def methods(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the names of a module's methods, and where they are."""
+    for found in ast.walk(tree):
+        if isinstance(found, ast.ClassDef):
+            for node in found.body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield node.name, node.lineno
+
+
+def uncalled(modules: Modules, users: Iterable[str]) -> Iterator[str]:
+    """Yield methods that nothing names but the line that defines them, tests included."""
+    words: Counter[str] = Counter()
+    for text in users:
+        words.update(_WORD.findall(text))
+    for path, tree in modules.items():
+        for name, line in methods(tree):
+            if words[name] < 2 and name not in CALLED_BY_OTHERS and not name.startswith("__"):
+                yield f"{path}:{line}: method {name} is called by nothing"
+
+
 def main() -> int:
     """Print every finding; exit 1 when there is one."""
     top = Path(__file__).resolve().parent.parent
@@ -116,11 +125,13 @@ def main() -> int:
         for path in sorted(top.glob(pattern))
         if path.is_file() and path not in texts
     ]
+    everyone = [*others, *texts.values()]
     others += [text for path, text in texts.items() if top / "tests" not in path.parents]
     found = [line for path, tree in trees.items() for line in findings(path, texts[path], tree)]
     found += untested(top / "durastreamd", top / "tests")
     found += twice(package)
     found += dead(package, others)
+    found += uncalled(package, everyone)
     for line in found:
         print(line)
     return 1 if found else 0
