@@ -50,26 +50,17 @@ _BYTE = re.compile(r"\(byte ([0-9]+)\)")
 # Where a text stands: at its start or its end, after a bracket, a comma, a colon, a value, a key.
 _START, _END, _VALUE_ENDED, _KEY_ENDED, _LOST = b"s", b"e", b"v", b"k", b"?"
 # What brings a text there within the innermost bracket, and what completes it from there.
-_OPENING = {
-    (_LEFT, b"["): b"[",
-    (_LEFT, b","): b"[0,",
-    (_LEFT, _VALUE_ENDED): b"[0",
-    (_BRACE, b"{"): b"{",
-    (_BRACE, b","): b'{"":0,',
-    (_BRACE, b":"): b'{"":',
-    (_BRACE, _VALUE_ENDED): b'{"":0',
-    (_BRACE, _KEY_ENDED): b'{""',
+_AROUND = {
+    (_LEFT, b"["): (b"[", b"]"),
+    (_LEFT, b","): (b"[0,", b"0]"),
+    (_LEFT, _VALUE_ENDED): (b"[0", b"]"),
+    (_BRACE, b"{"): (b"{", b"}"),
+    (_BRACE, b","): (b'{"":0,', b'"":0}'),
+    (_BRACE, b":"): (b'{"":', b"0}"),
+    (_BRACE, _VALUE_ENDED): (b'{"":0', b"}"),
+    (_BRACE, _KEY_ENDED): (b'{""', b":0}"),
 }
-_CLOSING = {
-    (_LEFT, b"["): b"]",
-    (_LEFT, b","): b"0]",
-    (_LEFT, _VALUE_ENDED): b"]",
-    (_BRACE, b"{"): b"}",
-    (_BRACE, b","): b'"":0}',
-    (_BRACE, b":"): b"0}",
-    (_BRACE, _VALUE_ENDED): b"}",
-    (_BRACE, _KEY_ENDED): b":0}",
-}
+_NOWHERE = (b"", b"")
 # Of what was opened at the first level, how much of the messages is not the body's.
 _OPENED = {b"[": 0, b",": len(b"0" + SEPARATOR), _VALUE_ENDED: len(b"0")}
 
@@ -191,7 +182,7 @@ class LongText:
         if not self._stack:
             return b"0" if self._state == _END else b""
         outer = bytes(self._stack[:-1]).replace(b"{", b'{"":')
-        return outer + _OPENING[self._stack[-1], self._state]
+        return outer + _AROUND[self._stack[-1], self._state][0]
 
     def _closing(self) -> bytes:
         if self._state == _LOST:
@@ -200,7 +191,7 @@ class LongText:
             return b""
         outer = self._stack[-2::-1].translate(_CLOSERS)
         # What has no way on is no JSON, and will not be by nothing.
-        return _CLOSING.get((self._stack[-1], self._state), b"") + outer
+        return _AROUND.get((self._stack[-1], self._state), _NOWHERE)[1] + outer
 
     def _judged(self, opening: bytes, piece: bytes, closing: bytes) -> list[msgspec.Raw]:
         text = b"".join((opening, piece, closing))

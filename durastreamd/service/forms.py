@@ -65,8 +65,8 @@ class Plain:
         return piece
 
 
-class Lines:
-    """JSON messages one to a line: the separator less its comma."""
+class _Pieces:
+    """A walk over a page, a piece at a time, and how far it has come."""
 
     def __init__(self, reader: Reader, view: View, page: Page, piece_bytes: int) -> None:
         self._reader = reader
@@ -74,38 +74,37 @@ class Lines:
         self._end = page.end
         self._at = page.start
         self._piece_bytes = piece_bytes
-        self._held = b""
+
+    async def _piece(self, limit: int) -> bytes:
+        """Read on, up to a piece and not beyond ``limit``."""
+        end = await self._reader.piece_end(self._view, self._at, limit, self._piece_bytes)
+        piece = await self._reader.read(self._view, self._at, end)
+        self._at = end
+        return piece
+
+
+class Lines(_Pieces):
+    """JSON messages one to a line: the separator less its comma."""
+
+    _held = b""
 
     async def next(self) -> Data | None:
         """See Form."""
         if self._at == self._end:
             return None
-        end = await self._reader.piece_end(self._view, self._at, self._end, self._piece_bytes)
-        piece = await self._reader.read(self._view, self._at, end)
-        self._at = end
-        lines, self._held = json_mode.lines(self._held, piece)
+        lines, self._held = json_mode.lines(self._held, await self._piece(self._end))
         return lines
 
 
-class Prefixed:
+class Prefixed(_Pieces):
     """Messages that nothing separates, each after its length; a large one in pieces."""
 
-    def __init__(self, reader: Reader, view: View, page: Page, piece_bytes: int) -> None:
-        self._reader = reader
-        self._view = view
-        self._end = page.end
-        self._at = page.start
-        self._piece_bytes = piece_bytes
-        self._large_end = page.start  # of the message whose length was sent last
+    _large_end = 0  # of the message whose length was sent last
 
     async def next(self) -> Data | None:
         """See Form."""
         if self._at < self._large_end:
-            limits = (self._large_end, self._piece_bytes)
-            end = await self._reader.piece_end(self._view, self._at, *limits)
-            piece = await self._reader.read(self._view, self._at, end)
-            self._at = end
-            return piece
+            return await self._piece(self._large_end)
         if self._at == self._end:
             return None
         job = partial(_frames, self._view, self._at, self._end, self._piece_bytes)

@@ -260,18 +260,15 @@ def _state(path: str, entry: index.Entry, check: int) -> Found:
     except (cbor2.CBORDecodeError, TypeError, ValueError) as exc:
         verdict, detail = "unknown-kind", f"state not understood ({exc})"
     fields |= {"time": show.moment(frame.time_ms), "sum": f"{check:016x}"}
-    return Found(
-        path,
-        entry.position,
-        entry.end,
-        "state",
-        verdict,
-        fields,
-        frame.start,
-        frame.header,
-        detail,
-        frame.stream,
-    )
+    return _found(path, entry, "state", fields, (verdict, detail))
+
+
+def _found(
+    path: str, entry: index.Entry, kind: str, fields: Fields, judged: tuple[str, str]
+) -> Found:
+    frame, (verdict, detail) = entry.frame, judged
+    place = (path, entry.position, entry.end)
+    return Found(*place, kind, verdict, fields, frame.start, frame.header, detail, frame.stream)
 
 
 def _entry(path: str, entry: index.Entry, check: int, read: Read | None, last_lsn: int) -> Found:
@@ -285,18 +282,7 @@ def _entry(path: str, entry: index.Entry, check: int, read: Read | None, last_ls
         verdict, detail = "unknown-kind", unknown
     elif frame.size:
         verdict, detail = _payload_verdict(frame, read)
-    return Found(
-        path,
-        entry.position,
-        entry.end,
-        kind,
-        verdict,
-        fields,
-        frame.start,
-        frame.header,
-        detail,
-        frame.stream,
-    )
+    return _found(path, entry, kind, fields, (verdict, detail))
 
 
 def _payload_verdict(frame: fmt.StoredFrame, read: Read | None) -> tuple[str, str]:

@@ -16,7 +16,6 @@ from typing import Protocol
 import trio
 
 from durastreamd.http import render
-from durastreamd.http.budget import Claim, client_of
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import (
     BodyTooLargeError,
@@ -24,9 +23,10 @@ from durastreamd.http.errors import (
     HungUpError,
     ResponseError,
 )
-from durastreamd.http.exchange import Exchange, Headers, Phase, Request
+from durastreamd.http.exchange import Headers, Phase, Request
 from durastreamd.http.gathering import Gathering, Pace
 from durastreamd.http.h1.chunked import ChunkedDecoder
+from durastreamd.http.served import ServedExchange
 from durastreamd.http.transport import Transport
 
 
@@ -36,21 +36,18 @@ class Buffered(Protocol):
     buffer: bytes
 
 
-class H1Exchange(Exchange):
+class H1Exchange(ServedExchange):
     """An exchange whose connection belongs to it alone until it ends."""
 
     __slots__ = (
         "_body_left",
         "_chunked",
-        "_claim",
         "_connection",
         "_context",
         "_corked",
         "_decoder",
         "_expects_continue",
         "_flushed",
-        "_length_left",
-        "_sending",
         "_transport",
         "keep_alive",
     )
@@ -58,7 +55,7 @@ class H1Exchange(Exchange):
     def __init__(
         self, request: Request, transport: Transport, connection: Buffered, context: ServeContext
     ) -> None:
-        super().__init__(request, context.common)
+        super().__init__(request, context)
         request.peer = transport.peer
         request.scheme = transport.scheme
         self._transport = transport
@@ -66,9 +63,6 @@ class H1Exchange(Exchange):
         self._context = context
         self._corked = b""  # A response head that waits for the first bytes of its body.
         self._chunked = False
-        self._claim: Claim | None = None
-        self._length_left: int | None = None  # Of the response.
-        self._sending = False
         self._flushed: trio.Event | None = None  # Set when a remainder of send_nowait is out.
         self._decoder: ChunkedDecoder | None = None
         self._body_left = request.content_length or 0
@@ -81,19 +75,6 @@ class H1Exchange(Exchange):
                 self._decoder = ChunkedDecoder()
             expect = request.headers.get(b"expect", b"").lower()
             self._expects_continue = expect == b"100-continue" and request.version == "1.1"
-
-    @property
-    def claim(self) -> Claim:
-        """What this exchange holds of the budget."""
-        if self._claim is None:
-            self._claim = self._context.budget.claim(client_of(self.request.peer))
-        return self._claim
-
-    def release(self) -> None:
-        """Give back what the exchange holds of the budget."""
-        if self._claim is not None:
-            self._claim.close()
-            self._claim = None
 
     # --- The request body ---
 
@@ -265,7 +246,7 @@ class H1Exchange(Exchange):
             return False
         if self.request.method == "HEAD" or not data:
             return True
-        if self._length_left is not None and len(data) > self._length_left:
+        if not self._fits(data):
             return False
         framed = _chunk(data) if self._chunked else data
         try:
@@ -283,9 +264,7 @@ class H1Exchange(Exchange):
     async def finish(self) -> None:
         """End a streamed response."""
         self._expect_phase(Phase.STREAMING)
-        if self._length_left and self.request.method != "HEAD":
-            msg = f"{self._length_left} bytes of the promised length were not sent"
-            raise ResponseError(msg)
+        self._expect_whole()
         if self._chunked:
             await self._send_whole(render.LAST_CHUNK)
         elif self._flushed is not None:
@@ -317,13 +296,6 @@ class H1Exchange(Exchange):
         if self.keep_alive and (self._context.draining or not self._body_is_disposable()):
             self.keep_alive = False
         return self.keep_alive
-
-    def _count(self, count: int) -> None:
-        if self._length_left is not None:
-            if count > self._length_left:
-                msg = "more bytes than the promised length"
-                raise ResponseError(msg)
-            self._length_left -= count
 
     async def _send_whole(self, *pieces: bytes | memoryview) -> None:
         """Send, or make sure that nothing is ever sent after a part of it."""

@@ -25,27 +25,24 @@ from durastreamd.http.errors import (
     HungUpError,
     ResponseError,
 )
-from durastreamd.http.exchange import Exchange, Headers, Phase, Request
+from durastreamd.http.exchange import Headers, Phase, Request
 from durastreamd.http.gathering import Gathering, Pace
 from durastreamd.http.h2.wire import H2Wire
+from durastreamd.http.served import ServedExchange
 
 
-class H2Exchange(Exchange):
+class H2Exchange(ServedExchange):
     """An exchange that shares its connection with others."""
 
     __slots__ = (
         "_arrived",
         "_body_claim",
         "_body_ended",
-        "_budget",
-        "_claim",
         "_expects_continue",
-        "_length_left",
         "_limits",
         "_moved",
         "_pieces",
         "_refused",
-        "_sending",
         "_statistics",
         "_unacknowledged",
         "_uncounted",
@@ -59,7 +56,7 @@ class H2Exchange(Exchange):
     def __init__(
         self, request: Request, exchange_id: int, wire: H2Wire, context: ServeContext
     ) -> None:
-        super().__init__(request, context.common)
+        super().__init__(request, context)
         self.id = exchange_id
         self.scope = trio.CancelScope()  # Around the handler.
         self.gone = False
@@ -67,8 +64,6 @@ class H2Exchange(Exchange):
         self._limits = context.limits
         self._statistics = context.statistics
         self._pieces: list[bytes] = []  # Of the body: arrived, not taken yet.
-        self._budget = context.budget
-        self._claim: Claim | None = None  # The handler's own.
         self._body_claim: Claim | None = None  # For the body, from its arrival to the end.
         self._uncounted = 0  # Bytes of the body that found no room in the budget.
         self._refused = False  # For want of room; what else comes of the body is dropped.
@@ -76,8 +71,6 @@ class H2Exchange(Exchange):
         self._body_ended = not request.has_body
         self._arrived = trio.Event()
         self._moved = trio.Event()
-        self._sending = False
-        self._length_left: int | None = None
         self._waits: list[trio.CancelScope] = []
         self._expects_continue = (
             request.has_body and request.headers.get(b"expect", b"").lower() == b"100-continue"
@@ -157,9 +150,7 @@ class H2Exchange(Exchange):
     def release(self) -> None:
         """Give back what the exchange holds of the budget."""
         self._release_claim()
-        if self._claim is not None:
-            self._claim.close()
-            self._claim = None
+        super().release()
 
     def _release_claim(self) -> None:
         if self._body_claim is not None:
@@ -171,13 +162,6 @@ class H2Exchange(Exchange):
         self._pieces.clear()
         self._wire.acknowledge(self.id, self._unacknowledged)
         self._unacknowledged = 0
-
-    @property
-    def claim(self) -> Claim:
-        """What this exchange holds of the budget, besides its body."""
-        if self._claim is None:
-            self._claim = self._budget.claim(client_of(self.request.peer))
-        return self._claim
 
     # --- The request body ---
 
@@ -298,7 +282,7 @@ class H2Exchange(Exchange):
             return False
         if self.request.method == "HEAD" or not data:
             return True
-        if self._length_left is not None and len(data) > self._length_left:
+        if not self._fits(data):
             return False
         try:
             if not self._wire.has_room() or self._wire.window(self.id) < len(data):
@@ -315,9 +299,7 @@ class H2Exchange(Exchange):
     async def finish(self) -> None:
         """End a streamed response."""
         self._expect_phase(Phase.STREAMING)
-        if self._length_left and self.request.method != "HEAD":
-            msg = f"{self._length_left} bytes of the promised length were not sent"
-            raise ResponseError(msg)
+        self._expect_whole()
         self._check_gone()
         # An empty DATA frame needs no window.
         self._wire.data(self.id, b"", end=True)
@@ -394,13 +376,6 @@ class H2Exchange(Exchange):
         if self.gone or self.phase is Phase.ABORTED:
             msg = "the client reset the exchange"
             raise HungUpError(msg)
-
-    def _count(self, count: int) -> None:
-        if self._length_left is not None:
-            if count > self._length_left:
-                msg = "more bytes than the promised length"
-                raise ResponseError(msg)
-            self._length_left -= count
 
 
 class _UntilReset:
