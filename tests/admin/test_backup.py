@@ -32,6 +32,7 @@ from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.overlay import OverlayDisk
 from tests.support.daemon import Daemon
+from tests.support.unsynced import UnsyncedDisk
 from tests.support.world import NOW, TINY, Dump, World, dump, random_step, start
 
 
@@ -67,24 +68,11 @@ def dump_of(root: Path) -> Dump:
 # --- any interleaving ---
 
 
-class QuickDisk(RealDisk):
-    """Nobody pulls the plug here."""
-
-    def sync(self, handle: int) -> None:
-        del handle
-
-    def sync_directory(self, path: str) -> None:
-        del path
-
-    def sync_everything(self) -> None:
-        pass
-
-
 class LiveWorld(World):
     """A world on a real directory, for operations between the steps of a backup."""
 
     def __init__(self, root: Path, rng: random.Random) -> None:
-        super().__init__(QuickDisk(str(root)))  # type: ignore[arg-type]
+        super().__init__(UnsyncedDisk(str(root)))  # type: ignore[arg-type]
         self._rng = rng
         self.history: list[Dump] = []
 
@@ -127,7 +115,7 @@ def test_a_backup_is_one_moment_whatever_happens_between_two_files(
         first = moment_of(world.engine.disk)
         took, amiss = take(world.engine.disk, tree, root / "copy", TINY, first)
         assert not amiss
-        with patch.object(tree_module, "RealDisk", QuickDisk):
+        with patch.object(tree_module, "RealDisk", UnsyncedDisk):
             tree.finish(took, 1, 2)
         assert dump_of(root / "copy") in world.history
         world.history.clear()

@@ -7,22 +7,10 @@ import pytest
 
 from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.storage.disk import RealDisk
+from tests.support.unsynced import UnsyncedDisk
 from tools.load.subjects import RECORD_BYTES, fill
 
 RECORDS = 4096
-
-
-class UnsyncedDisk(RealDisk):
-    """A disk for data that only has to be there for a moment."""
-
-    def sync(self, handle: int) -> None:
-        """Nothing has to last."""
-
-    def sync_directory(self, path: str) -> None:
-        """Nothing has to last."""
-
-    def sync_everything(self) -> None:
-        """Nothing has to last."""
 
 
 class CountingDisk(RealDisk):

@@ -22,30 +22,18 @@ from durastreamd.offline.verify.census import Readers
 from durastreamd.protocol.outcomes import Created, ForkRefused, Outcome
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobWriter
-from durastreamd.storage.disk import Disk, RealDisk
+from durastreamd.storage.disk import Disk
 from tests.admin.harness import run
 from tests.support.sim_disk import SimDisk
+from tests.support.unsynced import UnsyncedDisk
 
 NOW = 1_700_000_000_000
 GENERATIONS = 10_000
 OPTIONS = EngineOptions(fork_depth_max=GENERATIONS)
 
 
-class QuickDisk(RealDisk):
-    """A disk whose syncs cost nothing: no power is cut here."""
-
-    def sync(self, handle: int) -> None:
-        del handle
-
-    def sync_directory(self, path: str) -> None:
-        del path
-
-    def sync_everything(self) -> None:
-        pass
-
-
 def opened(root: Path | Disk, *, create: bool = False) -> Engine:
-    disk = QuickDisk(str(root)) if isinstance(root, Path) else root
+    disk = UnsyncedDisk(str(root)) if isinstance(root, Path) else root
     return open_engine(disk, OPTIONS, lambda: b"\x07" * 16, NOW, create=create)[0]
 
 
@@ -222,7 +210,7 @@ def test_every_position_of_a_long_chain_is_found(tmp_path: Path) -> None:
 
 
 def test_the_generation_after_the_last_is_refused(tmp_path: Path) -> None:
-    disk = QuickDisk(str(tmp_path))
+    disk = UnsyncedDisk(str(tmp_path))
     few = EngineOptions(fork_depth_max=3)
     engine = open_engine(disk, few, lambda: b"\x07" * 16, NOW, create=True)[0]
     chain(engine, 3, own_bytes=0)

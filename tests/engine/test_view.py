@@ -1,5 +1,6 @@
 """A view against the naive computation: over memory, segments and forks, JSON and binary."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -64,6 +65,11 @@ class Bench:
 
     def view(self, key: str) -> View:
         return self.world.engine.view(self.stream(key))
+
+    def each(self) -> Iterator[tuple[Naive, View]]:
+        """Yield every stream's twin and a view of it."""
+        for key, twin in self.twins.items():
+            yield twin, self.view(key)
 
     def append(self, key: str, bodies: list[bytes]) -> None:
         """Append each body by a command of its own, all in one record."""
@@ -151,9 +157,7 @@ def test_any_range_reads_as_it_was_written(
     low: int,
     size: int,
 ) -> None:
-    bench = built(steps, json=json)
-    for key, twin in bench.twins.items():
-        view = bench.view(key)
+    for twin, view in built(steps, json=json).each():
         tail = len(twin.data)
         assert (view.floor, view.tail) == (twin.floor, tail)
         start = min(twin.floor + low, tail)
@@ -170,9 +174,7 @@ def test_boundaries_are_where_messages_end(
     steps: Steps,
     json: bool,  # noqa: FBT001
 ) -> None:
-    bench = built(steps, json=json)
-    for key, twin in bench.twins.items():
-        view = bench.view(key)
+    for twin, view in built(steps, json=json).each():
         ends = [end for end in twin.ends if end >= twin.floor]
         places = range(twin.floor, len(twin.data) + 1)
         assert [place for place in places if view.is_boundary(place)] == ends
@@ -187,9 +189,7 @@ def test_page_ends_after_the_last_message_that_fits(
     json: bool,  # noqa: FBT001
     bytes_max: int,
 ) -> None:
-    bench = built(steps, json=json)
-    for key, twin in bench.twins.items():
-        view = bench.view(key)
+    for twin, view in built(steps, json=json).each():
         for start in [end for end in twin.ends if twin.floor <= end < len(twin.data)]:
             fitting = [end for end in twin.ends if start < end <= start + bytes_max]
             following = min(end for end in twin.ends if end > start)
@@ -202,9 +202,7 @@ def test_ordinal_counts_the_messages_before_a_boundary(
     steps: Steps,
     json: bool,  # noqa: FBT001
 ) -> None:
-    bench = built(steps, json=json)
-    for key, twin in bench.twins.items():
-        view = bench.view(key)
+    for twin, view in built(steps, json=json).each():
         for ordinal, end in enumerate(twin.ends):
             if end >= twin.floor:
                 assert view.ordinal_at(end) == ordinal
@@ -216,9 +214,7 @@ def test_a_message_is_found_by_its_number(
     steps: Steps,
     json: bool,  # noqa: FBT001
 ) -> None:
-    bench = built(steps, json=json)
-    for key, twin in bench.twins.items():
-        view = bench.view(key)
+    for twin, view in built(steps, json=json).each():
         for number, end in enumerate(twin.ends):
             assert view.position_of_message(number) == max(end, twin.floor)
         assert view.position_of_message(len(twin.ends) + 5) == len(twin.data)
@@ -230,9 +226,7 @@ def test_span_is_the_record_that_holds_the_byte(
     steps: Steps,
     json: bool,  # noqa: FBT001
 ) -> None:
-    bench = built(steps, json=json)
-    for key, twin in bench.twins.items():
-        view = bench.view(key)
+    for twin, view in built(steps, json=json).each():
         for place in range(twin.floor, len(twin.data)):
             span = view.span_at(place)
             told = [told for told in twin.records if told.start <= place][-1]
@@ -252,8 +246,7 @@ def test_time_is_found_where_the_first_record_at_or_after_it_begins(
     json: bool,  # noqa: FBT001
 ) -> None:
     bench = built(steps, json=json)
-    for key, twin in bench.twins.items():
-        view = bench.view(key)
+    for twin, view in bench.each():
         for time_ms in range(NOW, bench.world.now_ms + 10, 5):
             later = [told.start for told in twin.records if told.time_ms >= time_ms]
             assert view.position_at(time_ms) == min(later, default=len(twin.data))
@@ -301,9 +294,7 @@ def test_view_does_not_see_what_came_after_it(steps: Steps, more: list[bytes]) -
 @given(steps=TRIMMED, bytes_max=st.integers(1, 300))
 @quick
 def test_pages_of_json_are_arrays_without_gap_or_overlap(steps: Steps, bytes_max: int) -> None:
-    bench = built(steps, json=True)
-    for key, twin in bench.twins.items():
-        view = bench.view(key)
+    for twin, view in built(steps, json=True).each():
         at = twin.floor
         pages: list[bytes] = []
         while at < view.tail:

@@ -35,7 +35,7 @@ from durastreamd.storage.disk import RealDisk
 from durastreamd.streams import actor
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket
-from tests.support.held_writer import NOW, TEXT, Bench, append, held, serving
+from tests.support.held_writer import NOW, TEXT, Bench, append, cancelled, held, serving
 from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
@@ -299,19 +299,12 @@ async def test_failed_sync_ends_the_streams_and_answers_every_caller(
 
 @pytest.mark.parametrize("callers", [1, 64, 65, 300])
 async def test_cancelled_streams_answer_every_caller(autojump_clock: Clock, callers: int) -> None:
-    bench = Bench()
     tickets: list[Ticket] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.streams.run)
-        await wait_all_tasks_blocked()
-        await bench.make("/s")
-        await bench.make("/t")
-        await bench.hold()
+    async with cancelled("/s", "/t") as bench:
         tickets += [bench.streams.post("/s", append(b"x")) for _ in range(callers)]
         await wait_all_tasks_blocked()
         tickets += [bench.streams.post("/s", append(b"y")) for _ in range(callers)]
         tickets += [bench.streams.post("/t", append(b"z")) for _ in range(callers)]
-        nursery.cancel_scope.cancel()
     assert all(isinstance(found, DurastreamError) for found in await outcomes_of(tickets))
     assert bench.after_kill().namespace.by_key["/s"].tail == 0
 

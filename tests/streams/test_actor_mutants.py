@@ -37,17 +37,12 @@ def refusal_answered_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Actor, "_join", join)
 
 
-async def test_a_duplicate_acknowledged_early_is_caught(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    duplicate_acknowledged_early(monkeypatch)
-    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
-        await test_actor.test_duplicate_in_the_same_draft_waits_for_its_original(autojump_clock)
-
-
+@pytest.mark.parametrize("mutant", [duplicate_acknowledged_early, refusal_answered_early])
 async def test_an_answer_before_the_commit_is_caught(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    mutant: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    refusal_answered_early(monkeypatch)
+    mutant(monkeypatch)
     with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
         await test_actor.test_duplicate_in_the_same_draft_waits_for_its_original(autojump_clock)

@@ -20,7 +20,7 @@ from durastreamd.protocol.outcomes import Appended, Created, Duplicate
 from durastreamd.storage.disk import RealDisk
 from durastreamd.streams.registry import StreamLimits, Streams
 from durastreamd.streams.ticket import DeleteCommand, Ticket
-from tests.support.held_writer import NOW, TEXT, Bench, append, content, held, serving
+from tests.support.held_writer import NOW, TEXT, Bench, append, cancelled, content, held, serving
 from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
@@ -272,15 +272,9 @@ async def test_who_was_not_handed_over_is_refused_for_certain(autojump_clock: Cl
 
 
 async def test_report_that_comes_after_the_end_is_harmless(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.streams.run)
-        await wait_all_tasks_blocked()
-        await bench.make("/s")
-        await bench.hold()
+    async with cancelled("/s") as bench:
         bench.streams.post("/s", append(b"x"))
         await wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
     errand = bench.writer.held.popleft()  # as the in-line writer does, now and then
     errand.work()
     errand.report(None)

@@ -31,7 +31,7 @@ from durastreamd.protocol.outcomes import (
 )
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import BucketCommand, DeleteCommand, PublishCommand, Ticket
-from tests.support.held_writer import TEXT, Bench, append, content, serving
+from tests.support.held_writer import TEXT, Bench, append, cancelled, content, serving
 from tests.support.patience import PATIENCE_S
 
 Clock = MockClock
@@ -306,7 +306,6 @@ async def test_post_after_the_end_is_refused(autojump_clock: Clock) -> None:
 
 
 async def test_post_while_stopping_is_refused(autojump_clock: Clock) -> None:
-    bench = Bench()
     tickets: list[Ticket] = []
 
     async def linger() -> None:
@@ -318,16 +317,11 @@ async def test_post_while_stopping_is_refused(autojump_clock: Clock) -> None:
                 await trio.sleep(1)
                 tickets.append(bench.streams.post("/s", append(b"y")))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.streams.run)
-        await wait_all_tasks_blocked()
-        await bench.make("/s")
-        await bench.hold()
+    async with cancelled("/s") as bench:
         bench.streams.post("/s", append(b"x"))
         assert bench.streams._nursery is not None
         bench.streams._nursery.start_soon(linger)
         await wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
     for ticket in tickets:
         with pytest.raises(StreamStoppedError):
             await ticket.outcome()

@@ -13,7 +13,6 @@ from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from durastreamd.errors import DurastreamError, OverloadedError, WriteFailedError
-from durastreamd.machines import moves
 from durastreamd.model.draft import AppendCommand
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.protocol.outcomes import Appended, Deleted
@@ -22,8 +21,8 @@ from durastreamd.streams.actor import Actor, ActorEvent, ActorState
 from durastreamd.streams.committer import Committer, CommitterEvent, CommitterState
 from durastreamd.streams.registry import StreamLimits
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket
-from tests.support.held_writer import NOW, TEXT, Bench, append
-from tests.support.machines import assert_drawn
+from tests.support.held_writer import NOW, TEXT, Bench, append, cancelled
+from tests.support.machines import assert_drawn, assert_known
 
 Clock = MockClock
 
@@ -36,13 +35,7 @@ def test_the_tables_are_the_ones_in_the_text() -> None:
 @pytest.mark.parametrize("state", ActorState)
 @pytest.mark.parametrize("event", ActorEvent)
 def test_each_state_of_the_actor_knows_each_event(state: ActorState, event: ActorEvent) -> None:
-    table = actor_module.TRANSITIONS
-    on = moves(table, ActorEvent)[event - 1]
-    if (state, event) in table:
-        assert on[state] is table[state, event]
-    else:
-        with pytest.raises(AssertionError, match=f"{event.name} cannot happen in {state.name}"):
-            on[state]
+    assert_known(actor_module.TRANSITIONS, state, event)
 
 
 @pytest.mark.parametrize("state", CommitterState)
@@ -50,13 +43,7 @@ def test_each_state_of_the_actor_knows_each_event(state: ActorState, event: Acto
 def test_each_state_of_the_committer_knows_each_event(
     state: CommitterState, event: CommitterEvent
 ) -> None:
-    table = committer_module.TRANSITIONS
-    on = moves(table, CommitterEvent)[event - 1]
-    if (state, event) in table:
-        assert on[state] is table[state, event]
-    else:
-        with pytest.raises(AssertionError, match=f"{event.name} cannot happen in {state.name}"):
-            on[state]
+    assert_known(committer_module.TRANSITIONS, state, event)
 
 
 # --- the actor as it is ---
@@ -163,11 +150,8 @@ async def test_a_stream_that_cannot_be_loaded_is_at_rest_again(autojump_clock: C
 
 
 async def test_a_load_that_is_cancelled_leaves_nobody_waiting(autojump_clock: Clock) -> None:
-    bench = Bench()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.streams.run)
-        await wait_all_tasks_blocked()
-        await bench.make("/s")
+    async with cancelled("/s") as bench:
+        bench.writer.release()
         await bench.add("/s", b"-", ("p", 0, 0))
         await bench.streams.checkpoint()
         bench.streams._actors.pop("/s").retire()
@@ -176,7 +160,6 @@ async def test_a_load_that_is_cancelled_leaves_nobody_waiting(autojump_clock: Cl
         await wait_all_tasks_blocked()
         actor = bench.streams._actors["/s"]
         assert actor.state is ActorState.LOADING
-        nursery.cancel_scope.cancel()
     assert actor.idle
     with pytest.raises(DurastreamError):
         await ticket.outcome()
@@ -251,14 +234,9 @@ async def test_a_rotation_that_cannot_begin_yet_lets_the_committer_rest(
 @pytest.mark.parametrize("state", UNDER_WAY)
 async def test_each_state_can_be_the_last(autojump_clock: Clock, state: CommitterState) -> None:
     """Everybody is told; a hand-over that was due and reports that come later change nothing."""
-    bench = Bench()
     tickets: list[Ticket] = []
-    committer = bench.streams.committer
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.streams.run)
-        await wait_all_tasks_blocked()
-        await bench.make("/s")
-        await bench.hold()
+    async with cancelled("/s") as bench:
+        committer = bench.streams.committer
         if state is CommitterState.ROTATING:
             committer.rotate()
             await wait_all_tasks_blocked()
@@ -267,7 +245,6 @@ async def test_each_state_can_be_the_last(autojump_clock: Clock, state: Committe
         if state is CommitterState.WRITING:
             await wait_all_tasks_blocked()
         assert committer.state is state
-        nursery.cancel_scope.cancel()
     assert committer.state is CommitterState.ENDED
     assert all(ticket.settled for ticket in tickets)
     bench.writer.release()

@@ -1,5 +1,8 @@
 """Lifetimes: renewed by reads, journalled now and then, swept when they are over."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -17,8 +20,12 @@ from tests.support.held_writer import NOW, Bench, append, held, reopen, serving
 Clock = MockClock
 
 
-def count_touches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note the time of each Touch that is applied."""
+@asynccontextmanager
+async def touched(
+    monkeypatch: pytest.MonkeyPatch, **lifetime: int
+) -> AsyncIterator[tuple[Bench, list[int]]]:
+    """Serve a stream, and note the time of each Touch that is applied."""
+    bench = Bench()
     times: list[int] = []
     applied = bench.streams.applied
 
@@ -28,7 +35,9 @@ def count_touches(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         applied(record, ended)
 
     monkeypatch.setattr(bench.streams, "applied", note)
-    return times
+    async with bench.running():
+        await bench.make("/s", **lifetime)
+        yield bench, times
 
 
 async def test_expired_stream_is_not_found_at_once_and_swept_soon(autojump_clock: Clock) -> None:
@@ -63,10 +72,7 @@ async def test_stream_expires_at_a_fixed_time_whatever_is_read(autojump_clock: C
 async def test_reads_renew_in_memory_and_now_and_then_on_disk(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench()
-    touches = count_touches(bench, monkeypatch)
-    async with bench.running():
-        await bench.make("/s", ttl_ms=8_000)
+    async with touched(monkeypatch, ttl_ms=8_000) as (bench, touches):
         for _ in range(400):  # forty seconds of reads
             await trio.sleep(0.1)
             found = bench.streams.find("/s")
@@ -95,10 +101,7 @@ async def test_read_is_not_forgotten_by_a_restart(autojump_clock: Clock) -> None
 async def test_stream_without_lifetime_is_not_touched(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench()
-    touches = count_touches(bench, monkeypatch)
-    async with bench.running():
-        await bench.make("/s")
+    async with touched(monkeypatch) as (bench, touches):
         await trio.sleep(100)
         bench.streams.touch(bench.stream("/s"))
         await wait_all_tasks_blocked()
@@ -108,10 +111,7 @@ async def test_stream_without_lifetime_is_not_touched(
 async def test_reads_at_once_are_one_touch(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench()
-    touches = count_touches(bench, monkeypatch)
-    async with bench.running():
-        await bench.make("/s", ttl_ms=80_000)
+    async with touched(monkeypatch, ttl_ms=80_000) as (bench, touches):
         await trio.sleep(20)
         await bench.hold()
         for _ in range(200):

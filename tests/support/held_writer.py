@@ -211,6 +211,20 @@ async def serving(*keys: str) -> AsyncIterator[Bench]:
 
 
 @asynccontextmanager
+async def cancelled(*keys: str) -> AsyncIterator[Bench]:
+    """Run a bench with these streams, commits held, and have it cancelled at the end of a block."""
+    bench = Bench()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.streams.run)
+        await wait_all_tasks_blocked()
+        for key in keys:
+            await bench.make(key)
+        await bench.hold()
+        yield bench
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def held(*keys: str) -> AsyncIterator[Bench]:
     """Like ``serving``, with commits held from the beginning."""
     async with serving(*keys) as bench:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from durastreamd.machines import moves
+
 StateT = TypeVar("StateT", bound=IntEnum)
 EventT = TypeVar("EventT", bound=IntEnum)
 
@@ -42,3 +44,15 @@ def assert_drawn(text: str | None, table: Mapping[tuple[StateT, EventT], StateT]
     assert drawn == {
         (state.name, event.name.lower(), after.name) for (state, event), after in table.items()
     }
+
+
+def assert_known(
+    table: Mapping[tuple[StateT, EventT], StateT], state: StateT, event: EventT
+) -> None:
+    """Assert that an event goes from a state where the table says, or is refused by name."""
+    (on,) = moves(table, [event])
+    if (state, event) in table:
+        assert on[state] is table[state, event]
+    else:
+        with pytest.raises(AssertionError, match=f"{event.name} cannot happen in {state.name}"):
+            on[state]
