@@ -30,7 +30,7 @@ from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from tools.load import servers
 from tools.load.servers import OURS, Running
-from tools.load.subjects import RECORD_BYTES, bucket_of, fill, in_process
+from tools.load.subjects import RECORD_BYTES, bucket_of, fill, in_process, read_until
 
 MIB = 1024 * 1024
 
@@ -262,14 +262,6 @@ def report_idle(options: Options) -> None:
     what = f"idle with {STREAMS:,} streams, {READERS:,} readers: of a processor"
     wanted = f"< {IDLE_SHARE_MAX:.0%}"
     row(what, f"{share:.1%}", wanted, reached=share < IDLE_SHARE_MAX)
-
-
-def read_until(sock: socket.socket, mark: bytes) -> None:
-    found = b""
-    while mark not in found:
-        data = sock.recv(65536)
-        assert data, "the server hung up"
-        found += data
 
 
 def report_delivery(options: Options) -> None:

@@ -65,7 +65,7 @@ class Plain:
         return piece
 
 
-class _Pieces:
+class _PageWalk:
     """A walk over a page, a piece at a time, and how far it has come."""
 
     def __init__(self, reader: Reader, view: View, page: Page, piece_bytes: int) -> None:
@@ -83,7 +83,7 @@ class _Pieces:
         return piece
 
 
-class Lines(_Pieces):
+class Lines(_PageWalk):
     """JSON messages one to a line: the separator less its comma."""
 
     _held = b""
@@ -96,7 +96,7 @@ class Lines(_Pieces):
         return lines
 
 
-class Prefixed(_Pieces):
+class Prefixed(_PageWalk):
     """Messages that nothing separates, each after its length; a large one in pieces."""
 
     _large_end = 0  # of the message whose length was sent last

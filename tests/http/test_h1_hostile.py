@@ -8,7 +8,16 @@ import trio.testing
 
 from durastreamd.http.exchange import Exchange
 from durastreamd.http.limits import HttpLimits
-from tests.http.harness import PLAIN, Client, Response, echo, running, settle, until_nothing_is_open
+from tests.http.harness import (
+    PLAIN,
+    Client,
+    Response,
+    echo,
+    ponder,
+    running,
+    settle,
+    until_nothing_is_open,
+)
 from tests.http.vectors import REFUSED, REFUSED_BODIES
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -165,10 +174,6 @@ async def test_idle_connection_is_hung_up_without_a_word(
 async def test_a_running_handler_is_never_timed_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async def ponder(exchange: Exchange) -> None:
-        await trio.sleep(1000)
-        await exchange.respond(204, ())
-
     async with running(ponder) as harness:
         client = harness.connect()
         for _ in range(2):

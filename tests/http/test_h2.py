@@ -7,10 +7,10 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 
-from durastreamd.http.exchange import Exchange
+from durastreamd.http.exchange import Exchange, Handler
 from durastreamd.http.limits import HttpLimits
 from tests.http.h2_client import H2Client
-from tests.http.harness import PLAIN, echo, running, settle
+from tests.http.harness import PLAIN, echo, ponder, running, settle
 
 
 async def test_requests_are_answered(delivery: str) -> None:
@@ -293,14 +293,19 @@ async def test_reset_by_the_client_cancels_the_handler() -> None:
         assert harness.server.statistics.connections_open == 1
 
 
-async def test_client_that_says_goodbye_still_gets_its_answers() -> None:
-    gate = trio.Event()
+def behind(gate: trio.Event, body: bytes) -> Handler:
+    """Return a handler that answers when a gate opens."""
 
     async def wait(exchange: Exchange) -> None:
         await gate.wait()
-        await exchange.respond(200, PLAIN, b"late")
+        await exchange.respond(200, PLAIN, body)
 
-    async with running(wait) as harness:
+    return wait
+
+
+async def test_client_that_says_goodbye_still_gets_its_answers() -> None:
+    gate = trio.Event()
+    async with running(behind(gate, b"late")) as harness:
         client = H2Client(harness.connect())
         number = await client.request()
         await client.read()
@@ -335,10 +340,6 @@ async def test_idle_connection_is_ended_and_pings_do_not_keep_it(
 async def test_a_running_exchange_keeps_its_connection(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async def ponder(exchange: Exchange) -> None:
-        await trio.sleep(1000)
-        await exchange.respond(204, ())
-
     async with running(ponder) as harness:
         client = H2Client(harness.connect())
         assert (await client.answer(await client.request())).status == 204
@@ -346,12 +347,7 @@ async def test_a_running_exchange_keeps_its_connection(
 
 async def test_drain_lets_exchanges_finish_and_refuses_new_ones() -> None:
     gate = trio.Event()
-
-    async def wait(exchange: Exchange) -> None:
-        await gate.wait()
-        await exchange.respond(200, PLAIN, b"done")
-
-    async with running(wait) as harness:
+    async with running(behind(gate, b"done")) as harness:
         client = H2Client(harness.connect())
         number = await client.request()
         await client.read()

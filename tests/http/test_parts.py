@@ -12,7 +12,7 @@ from durastreamd.http import render
 from durastreamd.http.errors import ResponseError
 from durastreamd.http.h2.flood import Allowance, FloodError, FrameMeter, ResetBudget
 from durastreamd.http.limits import HttpLimits
-from durastreamd.http.loop.alarm import AlarmClock
+from durastreamd.http.loop.alarm import Alarm, AlarmClock
 
 
 def test_limits_must_be_positive_and_consistent() -> None:
@@ -44,14 +44,20 @@ def test_heads_have_a_date_and_a_status_line() -> None:
         render.status_line(1000)
 
 
-async def test_alarm_goes_off_when_due_and_not_before(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+def started(nursery: trio.Nursery) -> tuple[AlarmClock, Alarm, float]:
+    """Return a clock that runs, an alarm that is due in 100 s, and the time."""
     clock = AlarmClock()
     nursery.start_soon(clock.run)
     begun = trio.current_time()
     alarm = clock.new_alarm()
     alarm.set(begun + 100)
+    return clock, alarm, begun
+
+
+async def test_alarm_goes_off_when_due_and_not_before(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    clock, alarm, begun = started(nursery)
     with alarm.scope:
         await trio.sleep(50)
         alarm.set(begun + 200)  # Later: costs nothing.
@@ -69,11 +75,7 @@ async def test_alarm_goes_off_when_due_and_not_before(
 async def test_alarm_that_moved_later_still_goes_off(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    clock = AlarmClock()
-    nursery.start_soon(clock.run)
-    begun = trio.current_time()
-    alarm = clock.new_alarm()
-    alarm.set(begun + 100)
+    _clock, alarm, begun = started(nursery)
     with trio.move_on_after(1000), alarm.scope:
         await trio.sleep(50)
         alarm.set(begun + 120)

@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -12,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from durastreamd.http.exchange import Reply, Request
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.transport import RECEIVE_BYTES
-from tests.http.harness import PLAIN, Gone, echo, running
+from tests.http.harness import PLAIN, Client, Gone, Harness, echo, running
 
 IDLE_S = HttpLimits().idle_s_max
 
@@ -43,6 +45,15 @@ class Quick:
     def answer(self) -> None:
         reply, body = self.owed.pop(0)
         reply(200, PLAIN, body)
+
+
+@asynccontextmanager
+async def met(quick: Quick) -> AsyncIterator[tuple[Harness, Client, Quick]]:
+    """Serve, and connect a client whose first request, which is never a quick one, is done."""
+    async with running(echo, quick=quick) as harness:
+        client = harness.connect()
+        await client.ask(post("/first"))
+        yield harness, client, quick
 
 
 async def test_a_request_is_answered_without_the_task(autojump_clock: Clock) -> None:
@@ -83,10 +94,7 @@ async def test_what_is_declined_goes_the_ordinary_way(autojump_clock: Clock) -> 
     ids=["close", "expect", "repeated", "chunked", "http10", "put"],
 )
 async def test_only_ordinary_posts_are_offered(autojump_clock: Clock, request_bytes: bytes) -> None:
-    quick = Quick()
-    async with running(echo, quick=quick) as harness:
-        client = harness.connect()
-        await client.ask(post("/first"))
+    async with met(Quick()) as (_harness, client, quick):
         found = await client.ask(request_bytes)
         assert found.body.endswith(b" abc")
     assert quick.taken == []
@@ -94,10 +102,7 @@ async def test_only_ordinary_posts_are_offered(autojump_clock: Clock, request_by
 
 @pytest.mark.parametrize("cut", [1, 30, 58])
 async def test_a_request_in_pieces_is_put_together(autojump_clock: Clock, cut: int) -> None:
-    quick = Quick()
-    async with running(echo, quick=quick) as harness:
-        client = harness.connect()
-        await client.ask(post("/first"))
+    async with met(Quick()) as (_harness, client, quick):
         whole = post("/pieces", b"abcdef")
         await client.send(whole[:cut])
         await wait_all_tasks_blocked()
@@ -110,10 +115,7 @@ async def test_a_request_in_pieces_is_put_together(autojump_clock: Clock, cut: i
 async def test_requests_that_come_before_the_answer_keep_their_order(
     autojump_clock: Clock,
 ) -> None:
-    quick = Quick(at_once=False)
-    async with running(echo, quick=quick) as harness:
-        client = harness.connect()
-        await client.ask(post("/first"))
+    async with met(Quick(at_once=False)) as (_harness, client, quick):
         await client.send(post("/1"))
         await wait_all_tasks_blocked()
         await client.send(post("/2") + post("/3"))
@@ -130,10 +132,7 @@ async def test_requests_that_come_before_the_answer_keep_their_order(
 
 
 async def test_what_follows_a_full_receive_is_not_forgotten(autojump_clock: Clock) -> None:
-    quick = Quick()
-    async with running(echo, quick=quick) as harness:
-        client = harness.connect()
-        await client.ask(post("/first"))
+    async with met(Quick()) as (_harness, client, quick):
         full = post("/full", b"f" * 65_000)
         full = post("/full", b"f" * (65_000 + RECEIVE_BYTES - len(full)))
         assert len(full) == RECEIVE_BYTES
@@ -146,10 +145,7 @@ async def test_what_follows_a_full_receive_is_not_forgotten(autojump_clock: Cloc
 async def test_a_client_that_leaves_before_the_answer_disturbs_nobody(
     autojump_clock: Clock,
 ) -> None:
-    quick = Quick(at_once=False)
-    async with running(echo, quick=quick) as harness:
-        client = harness.connect()
-        await client.ask(post("/first"))
+    async with met(Quick(at_once=False)) as (harness, client, quick):
         await client.send(post("/1"))
         await wait_all_tasks_blocked()
         client.hang_up()
@@ -179,10 +175,7 @@ async def test_drain_waits_for_the_answer_and_says_that_it_is_the_last(
 
 
 async def test_idle_time_counts_from_the_answer(mock_clock: MockClock) -> None:
-    quick = Quick(at_once=False)
-    async with running(echo, quick=quick) as harness:
-        client = harness.connect()
-        await client.ask(post("/first"))
+    async with met(Quick(at_once=False)) as (harness, client, quick):
         await client.send(post("/1"))
         await wait_all_tasks_blocked()
         mock_clock.jump(2 * IDLE_S)  # the answer takes as long as it takes
@@ -305,10 +298,7 @@ def test_any_delivery_gives_the_same_answers_in_order(
 async def test_a_client_that_ends_with_its_last_request_is_let_go(
     autojump_clock: Clock, *, at_once: bool
 ) -> None:
-    quick = Quick(at_once=at_once)
-    async with running(echo, quick=quick) as harness:
-        client = harness.connect()
-        await client.ask(post("/first"))
+    async with met(Quick(at_once=at_once)) as (_harness, client, quick):
         await wait_all_tasks_blocked()
         begun = trio.current_time()
         os.write(client.sock.fileno(), post("/last"))

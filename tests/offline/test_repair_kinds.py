@@ -155,23 +155,24 @@ def test_a_missing_segment(disk: MovingDisk, before: Dump) -> None:
     unchanged(before, after, "/a", "/f")
 
 
+def raised_from(position: int, disk: MovingDisk, before: Dump) -> None:
+    """Repair: one range is lost, from a position on, and the floor rises above it."""
+    ((low, high),) = losses_of(repaired(disk), "/a", "lost")
+    assert low == position
+    raised(before, opened(disk), "/a", (low, high))
+
+
 def test_a_segment_missing_with_its_index(disk: MovingDisk, before: Dump) -> None:
     disk.unlink(A_LOG)
     disk.unlink(A_IDX)
     found_at(disk, A_LOG, 0, "gap")
-    plan = repaired(disk)
-    ((low, high),) = losses_of(plan, "/a", "lost")
-    assert low == 0
-    raised(before, opened(disk), "/a", (low, high))
+    raised_from(0, disk, before)
 
 
 def test_a_truncated_segment(disk: MovingDisk, before: Dump) -> None:
     truncate(disk, A_LOG, 100)
     found_at(disk, A_LOG, 100, "short")
-    plan = repaired(disk)
-    ((low, high),) = losses_of(plan, "/a", "lost")
-    assert low == 80
-    raised(before, opened(disk), "/a", (low, high))
+    raised_from(80, disk, before)
 
 
 def test_a_truncated_last_segment_cuts_the_tail_back(disk: MovingDisk, before: Dump) -> None:

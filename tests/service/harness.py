@@ -21,6 +21,7 @@ from durastreamd.service.access.visitors import Visitors
 from durastreamd.service.app import App
 from durastreamd.service.limits import Limits
 from durastreamd.streams.registry import StreamLimits
+from tests.support.draining import served
 from tests.support.held_writer import Bench
 
 PREFIX = "/v1/stream/"
@@ -243,20 +244,8 @@ async def serving(
     server = Server(
         [], http, common_headers=app.admission.visitors.common, quick=app.quick, budget=app.budget
     )
-    async with bench.running(), trio.open_nursery() as nursery:
-        await nursery.start(server.serve, app)
-        site = Site(bench, app, server)
-        try:
-            yield site
-        except BaseException:
-            nursery.cancel_scope.cancel()
-            raise
-        finally:
-            for connection in site.connections:
-                connection.hang_up()
-            server.drain()
-            nursery.cancel_scope.deadline = trio.current_time() + 300
-    assert not nursery.cancel_scope.cancelled_caught, "a task was left behind"
-    assert server.statistics.exchanges_open == 0
+    site = Site(bench, app, server)
+    async with bench.running(), served(server, app, site.connections):
+        yield site
     assert app.budget.used == 0
     assert bench.streams.follower_count() == 0

@@ -89,16 +89,22 @@ def test_no_bit_of_the_identity_flips_unnoticed(world: World) -> None:
         assert open_quietly(flipped(world.disk, "DURASTREAMD", bit)) is None
 
 
-@pytest.mark.parametrize("suffix", [".log", ".idx"])
-def test_no_bit_of_segments_and_indexes_flips_unnoticed(world: World, suffix: str) -> None:
+def two_segments(world: World, suffix: str) -> list[str]:
+    """Fill a segment and begin another; return their files of one kind."""
     world.append("/a", b"z" * 250)
     world.checkpoint()
     world.append("/a", b"second", seq="1")
     world.checkpoint()
-    scope = Scope(deep=True)
-    assert not verify(world.disk, scope, in_turn(world.disk))
     paths = [path for path in world.disk.files() if path.endswith(suffix) and "0001/" in path]
     assert len(paths) == 2
+    return paths
+
+
+@pytest.mark.parametrize("suffix", [".log", ".idx"])
+def test_no_bit_of_segments_and_indexes_flips_unnoticed(world: World, suffix: str) -> None:
+    paths = two_segments(world, suffix)
+    scope = Scope(deep=True)
+    assert not verify(world.disk, scope, in_turn(world.disk))
     for path in paths:
         for bit in bits(world.disk, path):
             twin = flipped(world.disk, path, bit)
@@ -110,12 +116,8 @@ def test_no_bit_of_segments_and_indexes_flips_unnoticed(world: World, suffix: st
 @pytest.mark.parametrize("suffix", [".log", ".idx"])
 def test_no_reader_gets_a_byte_of_a_segment_whose_bits_flip(world: World, suffix: str) -> None:
     """The daemon's readers are asked: the truth, or nothing, and the file is named."""
-    world.append("/a", b"z" * 250)
-    world.checkpoint()
-    world.append("/a", b"second", seq="1")
-    world.checkpoint()
+    paths = two_segments(world, suffix)
     true = b"first" + b"z" * 250 + b"second"
-    paths = [path for path in world.disk.files() if path.endswith(suffix) and "0001/" in path]
     harmless = 0
     for path in paths:
         for bit in bits(world.disk, path):

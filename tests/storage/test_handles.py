@@ -35,13 +35,21 @@ def disk(tmp_path: Path) -> RealDisk:
     return RealDisk(str(tmp_path))
 
 
-def test_who_finds_no_descriptor_has_unused_ones_given_back(
-    disk: RealDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = FewDescriptors(disk, 3)
+def only(
+    count: int, disk: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> tuple[FewDescriptors, HandleTable]:
+    """Have a disk run out of descriptors, and a table of open files that gives some back."""
+    few = FewDescriptors(disk, count)
     table = few.table = HandleTable(disk, 100)
     disk.relief = table.give_back
     monkeypatch.setattr("durastreamd.storage.disk.os.open", few)
+    return few, table
+
+
+def test_who_finds_no_descriptor_has_unused_ones_given_back(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, table = only(3, disk, monkeypatch)
     with table.pinned("0") as kept:
         for number in range(1, 6):
             with table.pinned(str(number)) as handle:
@@ -59,10 +67,7 @@ def test_who_finds_no_descriptor_has_unused_ones_given_back(
 def test_without_anything_to_give_back_it_fails_as_it_was(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = FewDescriptors(disk, 1)
-    table = few.table = HandleTable(disk, 100)
-    disk.relief = table.give_back
-    monkeypatch.setattr("durastreamd.storage.disk.os.open", few)
+    _few, table = only(1, disk, monkeypatch)
     with table.pinned("0"), pytest.raises(OSError, match="Too many open files"):
         with table.pinned("1"):
             pass

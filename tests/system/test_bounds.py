@@ -19,7 +19,7 @@ import trio
 from durastreamd.storage.disk import RealDisk
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S, wait_until
-from tools.load.subjects import in_process
+from tools.load.subjects import in_process, read_until
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -177,15 +177,6 @@ def crowd(port: int, target: str, count: int, buffer_bytes: int) -> Iterator[lis
     finally:
         for sock in made:
             sock.close()
-
-
-def read_until(sock: socket.socket, mark: bytes) -> bytes:
-    found = b""
-    while mark not in found:
-        data = sock.recv(65536)
-        assert data, "the server hung up"
-        found += data
-    return found
 
 
 def curl(*arguments: str) -> None:

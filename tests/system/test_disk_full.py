@@ -54,12 +54,18 @@ async def fill(streams: Streams, acked: list[bytes]) -> type[Exception]:
         number += 1
 
 
+def furnish(small_disk: Path) -> tuple[Path, Path]:
+    """Make a data directory, and a file beside it whose room can be given back."""
+    data, ballast = small_disk / "data", small_disk / "ballast"
+    data.mkdir()
+    ballast.write_bytes(bytes(200 * 1024))
+    return data, ballast
+
+
 @pytest.mark.system
 async def test_full_disk_refuses_and_serves_again_when_there_is_room(small_disk: Path) -> None:
     with trio.fail_after(PATIENCE_S):
-        data, ballast = small_disk / "data", small_disk / "ballast"
-        data.mkdir()
-        ballast.write_bytes(bytes(200 * 1024))
+        data, ballast = furnish(small_disk)
         engine = open_at(data, create=True)
         streams = Streams(engine, lambda: NOW, LIMITS)
         acked: list[bytes] = []
@@ -101,9 +107,7 @@ async def serve_again(streams: Streams, acked: list[bytes]) -> None:
 @pytest.mark.system
 async def test_full_disk_leaves_nothing_half_there_after_a_kill(small_disk: Path) -> None:
     with trio.fail_after(PATIENCE_S):
-        data, ballast = small_disk / "data", small_disk / "ballast"
-        data.mkdir()
-        ballast.write_bytes(bytes(200 * 1024))
+        data, ballast = furnish(small_disk)
         engine = open_at(data, create=True)
         streams = Streams(engine, lambda: NOW, LIMITS)
         acked: list[bytes] = []

@@ -1,6 +1,7 @@
 """Data and servers that benchmarks time and tests count the work of: the same for both."""
 
 import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -68,3 +69,13 @@ async def in_process(disk: RealDisk) -> AsyncIterator[tuple[Streams, int]]:
             nursery.cancel_scope.cancel()
     finally:
         engine.release()
+
+
+def read_until(sock: socket.socket, mark: bytes) -> bytes:
+    """Read until a mark has come; return all that came."""
+    found = b""
+    while mark not in found:
+        data = sock.recv(65536)
+        assert data, "the server hung up"
+        found += data
+    return found
