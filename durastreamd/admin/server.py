@@ -19,11 +19,19 @@ from durastreamd.client import (
 from durastreamd.client.address import environment_token
 from durastreamd.client.retry import is_passing
 from durastreamd.kit.command import CommandError
-from durastreamd.kit.status import NO_INPUT, NO_PERMISSION, UNAVAILABLE, USAGE
-from durastreamd.protocol.problems import DATA_LOST
+from durastreamd.kit.status import CORRUPT, NO_INPUT, NO_PERMISSION, UNAVAILABLE, USAGE
+from durastreamd.protocol.problems import (
+    DATA_LOST,
+    HTTP_VERSION_NOT_SUPPORTED,
+    NOT_IMPLEMENTED,
+    STREAM_DAMAGED,
+)
 
 # Longer than any long-poll and than the heartbeat of events: silence beyond it is a lost peer.
 SILENCE_S_MAX = 90.0
+
+# Of the errors of a server those that asking again does not mend.
+_LASTING = {STREAM_DAMAGED.code, NOT_IMPLEMENTED.code, HTTP_VERSION_NOT_SUPPORTED.code}
 
 
 def add_arguments(parser: argparse.ArgumentParser, what: str) -> None:
@@ -51,7 +59,7 @@ def connect(args: argparse.Namespace) -> tuple[Client, str]:
 def may_pass(exc: ClientError) -> bool:
     """Tell whether it is worth asking again: the server is not there, went away or is busy."""
     if isinstance(exc, ServerRefusedError):
-        return is_passing(exc) or exc.status >= 500
+        return is_passing(exc) or (exc.status >= 500 and exc.code not in _LASTING)
     return isinstance(exc, UnreachableError | CutShortError)
 
 
@@ -64,6 +72,8 @@ def failure(exc: ClientError) -> CommandError:
         return CommandError(NO_PERMISSION, f"{exc}; the token in {TOKEN_VARIABLE} {said}")
     if not isinstance(exc, ServerRefusedError) or may_pass(exc):
         return CommandError(UNAVAILABLE, f"{exc}; is the server running?")
+    if exc.code == STREAM_DAMAGED.code:
+        return CommandError(CORRUPT, f"{exc}; `dsadmin verify` on the server's machine says more")
     told = exc.headers.get("stream-next-offset", "")
     if exc.status == 410 and told:
         lost = exc.code == DATA_LOST.code

@@ -15,9 +15,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from durastreamd.kit.status import INTERRUPTED, NO_INPUT, NO_PERMISSION, UNAVAILABLE, USAGE
+from durastreamd.kit.status import CORRUPT, INTERRUPTED, NO_INPUT, NO_PERMISSION, UNAVAILABLE, USAGE
+from durastreamd.protocol import problems
+from durastreamd.protocol.problems import render
 from tests.admin.harness import BYTES, ENVIRONMENT, JSON, TEXT, Result, run
-from tests.admin.pages import Pages
+from tests.admin.pages import Page, Pages
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
 
@@ -142,6 +144,24 @@ def test_each_reason_to_give_up_has_its_status(server: Daemon) -> None:
     http.put(f"{server.stream('folded')}/snapshot/{place}", content=b"x").raise_for_status()
     folded = run("tail", server.stream("folded"), "--from", "-1")
     assert (folded.status, f"--from {place} reads on" in folded.err) == (NO_INPUT, True)
+
+
+@pytest.mark.parametrize("kind", [TEXT, JSON])
+def test_a_damaged_stream_ends_it_and_a_failing_disk_does_not(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durastreamd.admin.watch.tail.RETRY_S_MIN", 0.001)
+    control = b'event: control\ndata:{"streamNextOffset":"0000000000000003"}\n\n'
+    first = b"[1]" if kind == TEXT else b"event: data\ndata:[1]\n\n" + control
+    told: list[Page] = [
+        (row.status, "application/problem+json", render(row, "so it is"))
+        for row in (problems.DISK_FAILED, problems.INTERNAL_ERROR, problems.STREAM_DAMAGED)
+    ]
+    with Pages({"/s": [(200, kind, first), *told]}) as pages:
+        found = Tail(f"{pages.url}/s", "--from", "-1").ended()
+        assert len(pages.asked) == 4
+    assert (found.status, found.text.strip()) == (CORRUPT, "[1]" if kind == TEXT else "1")
+    assert "500 STREAM_DAMAGED: so it is; `dsadmin verify`" in found.err
 
 
 def test_names_are_found_beside_stream_url(server: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -229,6 +230,46 @@ def test_a_damaged_record_fails_the_read_or_is_left_out(directory: Directory) ->
     lost = directory.lost("/orders", [loss])
     assert 1 <= len(lost) <= 4
     assert found == [row for row in rows if row not in lost]
+
+
+HARMS: dict[str, Callable[[bytearray, bytes], None]] = {
+    "flipped": lambda data, _: data.__setitem__(-30, data[-30] ^ 1),
+    "zeroed": lambda data, _: data.__setitem__(slice(-60, -20), bytes(40)),
+    "another stream's": lambda data, other: data.__setitem__(slice(None), other),
+    "short": lambda data, _: data.__delitem__(slice(-20, None)),
+}
+
+
+@pytest.mark.parametrize("suffix", [".log", ".idx"])
+@pytest.mark.parametrize("harm", HARMS)
+def test_the_source_refuses_rot_at_rest(directory: Directory, harm: str, suffix: str) -> None:
+    """As Spark runs it: what comes before the error is true, and the error says where it is."""
+    filled(directory).create("/other")
+    for number in range(0, 40, 2):
+        directory.append("/other", ITEMS[-number - 1], ITEMS[-number - 2])
+        if number % 6 == 4:
+            directory.checkpoint()
+    expected = [row.offset for row in directory.rows()["orders"]]
+    path = directory.file("/orders", suffix, 1)  # at rest: others come after it
+    data = bytearray(path.read_bytes())
+    HARMS[harm](data, directory.file("/other", suffix, 1).read_bytes())
+    path.write_bytes(data)
+    read = 0
+    reader = _reader(directory.root, subscribe="orders")
+    where = re.escape(str(path.relative_to(directory.root).parent))
+    with pytest.raises(
+        CorruptDataError, match=rf"{where}/\d+\.(log|idx):\d+: .* 'orders' are lost"
+    ):
+        for partition in reader.partitions():
+            for batch in reader.read(partition):
+                offsets = batch.column("offset").to_pylist()  # type: ignore[attr-defined]
+                assert offsets == expected[read : read + len(offsets)]
+                read += len(offsets)
+    assert read < len(expected)
+    other = _reader(directory.root, subscribe="other")
+    whole = [batch for part in other.partitions() for batch in other.read(part)]
+    rows = sum(batch.num_rows for batch in whole)  # type: ignore[attr-defined]
+    assert rows == len(directory.rows()["other"])
 
 
 def test_every_flipped_bit_of_a_segment_and_its_index_is_seen_or_harmless(

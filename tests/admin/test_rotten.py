@@ -1,0 +1,69 @@
+"""Rot at rest: no command hands it on, and each says where it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from durastreamd.kit.status import CORRUPT, OK
+from tests.admin.harness import Result, run
+
+HARMS: dict[str, Callable[[bytearray, bytes], None]] = {
+    "flipped": lambda data, _: data.__setitem__(-30, data[-30] ^ 1),
+    "zeroed": lambda data, _: data.__setitem__(slice(-60, -20), bytes(40)),
+    "another stream's": lambda data, other: data.__setitem__(slice(None), other),
+    "short": lambda data, _: data.__delitem__(slice(-20, None)),
+}
+NAME = "orders/1"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two streams, each with a segment at rest and the beginning of another."""
+    (tmp_path / "data").mkdir()
+    settings = f'[server]\ndata_dir = "{tmp_path}/data"\n[engine]\nsegment_bytes_max = 3000\n'
+    (tmp_path / "small.toml").write_text(settings)
+    here = ("--config", tmp_path / "small.toml")
+    for key, kind in ((NAME, b"one"), ("other/1", b"two")):
+        lines = b"".join(b'{"n":%d,"of":"%s"}\n' % (n, kind) for n in range(500))
+        (tmp_path / "lines").write_bytes(lines)
+        take = ("import", "--init", "--format", "ndjson", "--input", tmp_path / "lines")
+        assert run(*here, *take, "--stream", key).status == OK
+    return tmp_path / "data"
+
+
+def spoilt(data: Path, suffix: str, harm: str) -> str:
+    """Damage the first segment of the first stream; return its directory and name."""
+    path = min((data / "streams/01").rglob(f"*{suffix}"))
+    content = bytearray(path.read_bytes())
+    HARMS[harm](content, min((data / "streams/02").rglob(f"*{suffix}")).read_bytes())
+    path.write_bytes(content)
+    return str(path.relative_to(data))[: -len(suffix)]
+
+
+def check(found: Result, place: str) -> None:
+    assert found.status == CORRUPT
+    assert place in found.err
+
+
+@pytest.mark.parametrize("suffix", [".log", ".idx"])
+@pytest.mark.parametrize("harm", HARMS)
+def test_rot_at_rest_is_refused_and_named(
+    data: Path, tmp_path: Path, harm: str, suffix: str
+) -> None:
+    here = ("--data-dir", data)
+    true = run(*here, "cat", NAME)
+    assert true.status == OK
+    assert len(list((data / "streams/01").rglob("*.idx"))) > 1, "the first is at rest"
+    place = spoilt(data, suffix, harm)
+    found = run(*here, "cat", NAME)
+    check(found, place)
+    assert true.out.startswith(found.out)
+    check(run(*here, "export", NAME, "--output", tmp_path / "out"), place)
+    assert not (tmp_path / "out").exists()
+    backup = run(*here, "backup", tmp_path / "copy")
+    check(backup, place)
+    assert "and so in the backup" in backup.err
+    verified = run(*here, "verify", "--deep")
+    assert verified.status == CORRUPT
+    assert place in verified.text
