@@ -28,7 +28,8 @@ from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Record
 from durastreamd.storage.disk import RealDisk
-from durastreamd.streams.registry import StreamLimits, Streams
+from durastreamd.streams.limits import StreamLimits
+from durastreamd.streams.registry import Streams
 
 KIND = "application/octet-stream"
 CALLERS = 64

@@ -6,10 +6,8 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
 from durastreamd.service.access.options import AccessOptions
-from durastreamd.service.limits import AUTO, CorsOptions, ReadLimits, WriteLimits
-from durastreamd.service.operating.space import DiskOptions
-from durastreamd.streams.registry import StreamLimits
-from durastreamd.streams.scrubber import ScrubOptions
+from durastreamd.service.limits import AUTO, CorsOptions, DiskOptions, ReadLimits, WriteLimits
+from durastreamd.streams.limits import ScrubOptions, StreamLimits
 
 
 @dataclass(frozen=True)

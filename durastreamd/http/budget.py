@@ -28,23 +28,16 @@ goes on.
 import ipaddress
 from bisect import insort
 from functools import lru_cache
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import trio
 
 from durastreamd.errors import OverloadedError
+from durastreamd.http.limits import BudgetLimits
 
 _RESERVE_PART: Final = 4  # one fourth of the budget is for small claims alone
 _IPV6_HOST_BITS: Final = 64
 _KNOWN_HOSTS_MAX: Final = 1024
-
-
-class BudgetLimits(NamedTuple):
-    """The numbers of a budget; the service's settings have their names and reasons."""
-
-    bytes_max: int = 256 * 1024 * 1024
-    small_bytes: int = 64 * 1024
-    wait_s_max: float = 5.0
 
 
 def client_of(peer: str) -> str:

@@ -5,10 +5,18 @@ in ``http`` grows, waits or repeats without one of these. Times are seconds, siz
 """
 
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+class BudgetLimits(NamedTuple):
+    """The numbers of a budget; the service's settings have their names and reasons."""
+
+    bytes_max: int = 256 * MIB
+    small_bytes: int = 64 * KIB
+    wait_s_max: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)

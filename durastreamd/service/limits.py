@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from durastreamd.http.budget import BudgetLimits
+from durastreamd.http.limits import BudgetLimits
 
 MIB = 1024 * 1024
 POSITIVE = msgspec.Meta(gt=0)
@@ -101,3 +101,19 @@ class CorsOptions:
             if not whole and origin not in (ANY, AUTO, LOOPBACK, "null"):
                 msg = f"origins: {origin!r} is not what browsers send, such as https://example.org"
                 raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class DiskOptions:
+    """Room on the disk of the data directory."""
+
+    free_bytes_min: Annotated[
+        int, "with less free appends get 507: two journals, to flush what is in memory; 0: never"
+    ] = 128 * MIB
+    free_bytes_resume: Annotated[int, "with so much free they are taken again"] = 160 * MIB
+    check_s: Annotated[float, "how often it is looked at", POSITIVE] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.free_bytes_resume < self.free_bytes_min:
+            msg = "free_bytes_resume must not be below free_bytes_min"
+            raise ValueError(msg)

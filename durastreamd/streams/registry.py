@@ -8,11 +8,9 @@ server must end.
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import msgspec
 import trio
 
 from durastreamd.engine import checkpoint as cp
@@ -30,34 +28,13 @@ from durastreamd.protocol.outcomes import Deleted, Gone, NotFound, Outcome
 from durastreamd.streams.actor import Actor
 from durastreamd.streams.committer import Committer
 from durastreamd.streams.follower import Follower, Following
+from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.sweeper import Sweeper
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket, TouchCommand
 from durastreamd.streams.writer import InlineWriter, ThreadWriter
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-POSITIVE = msgspec.Meta(gt=0)
-
-
-@dataclass(frozen=True)
-class StreamLimits:
-    """Streams in use: how many wait, how often they are looked after."""
-
-    mailbox_max: Annotated[int, "requests waiting for one stream; more are told 503", POSITIVE] = (
-        1024
-    )
-    idle_s: Annotated[float, "a stream not written to for so long gives up its task", POSITIVE] = (
-        10.0
-    )
-    checkpoint_s: Annotated[
-        float, "a quiet server still empties its journal this often", POSITIVE
-    ] = 30.0
-    retry_s: Annotated[
-        float, "a write that found the disk full is tried again after so long", POSITIVE
-    ] = 1.0
-    sweep_s: Annotated[
-        float, "how often lifetimes are looked at; access judges them at once", POSITIVE
-    ] = 1.0
 
 
 class Streams:

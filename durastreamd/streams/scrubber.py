@@ -17,16 +17,14 @@ server that is restarted more often than a round takes still comes by everywhere
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
 
-import msgspec
 import trio
 
 from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import scrub
+from durastreamd.streams.limits import ScrubOptions
 from durastreamd.streams.registry import Streams
 
 logger = logging.getLogger(__name__)
@@ -35,24 +33,6 @@ MIB = 1024 * 1024
 BUSY_PER_S = 200  # requests and batches; below it an idle core is to be had
 LOOK_S = 1.0  # how often a busy server is looked at again
 PAUSE_MAX_S = 10.0  # a server that is always busy is scrubbed a piece at a time, so often
-
-
-@dataclass(frozen=True)
-class ScrubOptions:
-    """Verifying, in the background, what is at rest."""
-
-    bytes_per_s: Annotated[
-        int, "the pace: 700 GB a day, and a few percent of one core; 0: never", msgspec.Meta(ge=0)
-    ] = 8 * MIB
-    period_s: Annotated[
-        float, "a round over all files begins so long after the last one began", msgspec.Meta(gt=0)
-    ] = 7 * 86_400.0
-    start_s: Annotated[
-        float, "the first round, after the start: recovery and its rush come first"
-    ] = 60.0
-    recheck_s: Annotated[
-        float, "a stream that did not verify is looked at again so often", msgspec.Meta(gt=0)
-    ] = 3_600.0
 
 
 def in_turn(ids: list[int], first: int) -> Iterator[int]:

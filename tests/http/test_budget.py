@@ -10,7 +10,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from durastreamd.errors import OverloadedError
-from durastreamd.http.budget import Budget, BudgetLimits, Claim, client_of
+from durastreamd.http.budget import Budget, Claim, client_of
+from durastreamd.http.limits import BudgetLimits
 
 KIB = 1024
 SMALL = 64

@@ -8,10 +8,10 @@ import trio
 from h2.errors import ErrorCodes
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from durastreamd.http.budget import Budget, BudgetLimits
+from durastreamd.http.budget import Budget
 from durastreamd.http.exchange import Exchange
 from durastreamd.http.gathering import LARGE_BYTES
-from durastreamd.http.limits import HttpLimits
+from durastreamd.http.limits import BudgetLimits, HttpLimits
 from durastreamd.http.transport import RECEIVE_BYTES
 from tests.http.h2_client import H2Client
 from tests.http.harness import PLAIN, Client, Harness, running

@@ -20,7 +20,7 @@ from durastreamd.http.server import Server
 from durastreamd.service.access.visitors import Visitors
 from durastreamd.service.app import App
 from durastreamd.service.limits import Limits
-from durastreamd.streams.registry import StreamLimits
+from durastreamd.streams.limits import StreamLimits
 from tests.support.draining import served
 from tests.support.held_writer import Bench
 

@@ -4,7 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from durastreamd.service.operating.space import DiskOptions, Room, Space
+from durastreamd.service.limits import DiskOptions
+from durastreamd.service.operating.space import Room, Space
 from tests.service.harness import CLOSE, TEXT, Reply, Site, producer
 from tests.support.patience import PATIENCE_S
 

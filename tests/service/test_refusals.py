@@ -9,7 +9,7 @@ from durastreamd.http.limits import HttpLimits
 from durastreamd.model.records import Snapshot
 from durastreamd.service.limits import Limits, ReadLimits, WriteLimits
 from durastreamd.service.reader import Reader
-from durastreamd.streams.registry import StreamLimits
+from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.ticket import PublishCommand
 from tests.service.harness import JSON, PREFIX, TEXT, Connection, Site, producer, serving
 from tests.service.test_statuses import check_problem

@@ -33,7 +33,8 @@ from durastreamd.protocol.outcomes import (
 )
 from durastreamd.storage.disk import RealDisk
 from durastreamd.streams import actor
-from durastreamd.streams.registry import StreamLimits, Streams
+from durastreamd.streams.limits import StreamLimits
+from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, append, cancelled, held, serving
 from tests.support.patience import PATIENCE_S

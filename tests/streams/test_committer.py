@@ -18,7 +18,8 @@ from durastreamd.errors import (
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.protocol.outcomes import Appended, Created, Duplicate
 from durastreamd.storage.disk import RealDisk
-from durastreamd.streams.registry import StreamLimits, Streams
+from durastreamd.streams.limits import StreamLimits
+from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import DeleteCommand, Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, append, cancelled, content, held, serving
 from tests.support.patience import PATIENCE_S

@@ -11,7 +11,7 @@ from durastreamd.model.records import Record
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage.format import StoredFrame
 from durastreamd.streams.follower import Follower, Following
-from durastreamd.streams.registry import StreamLimits
+from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.ticket import DeleteCommand, TouchCommand
 from tests.support.held_writer import Bench, append, serving
 from tests.support.patience import PATIENCE_S

@@ -29,7 +29,7 @@ from durastreamd.protocol.outcomes import (
     SnapshotPublished,
     StaleEpoch,
 )
-from durastreamd.streams.registry import StreamLimits
+from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.ticket import BucketCommand, DeleteCommand, PublishCommand, Ticket
 from tests.support.held_writer import TEXT, Bench, append, cancelled, content, serving
 from tests.support.patience import PATIENCE_S

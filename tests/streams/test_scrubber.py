@@ -18,7 +18,8 @@ from durastreamd.protocol.outcomes import Deleted, SnapshotPublished
 from durastreamd.storage import format as fmt, scrub
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.streams import scrubber
-from durastreamd.streams.scrubber import Scrubber, ScrubOptions, in_turn
+from durastreamd.streams.limits import ScrubOptions
+from durastreamd.streams.scrubber import Scrubber, in_turn
 from durastreamd.streams.ticket import DeleteCommand, PublishCommand
 from tests.support.held_writer import Bench, append
 from tests.support.sim_disk import SimDisk

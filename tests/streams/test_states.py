@@ -19,7 +19,7 @@ from durastreamd.protocol.outcomes import Appended, Deleted
 from durastreamd.streams import actor as actor_module, committer as committer_module
 from durastreamd.streams.actor import Actor, ActorEvent, ActorState
 from durastreamd.streams.committer import Committer, CommitterEvent, CommitterState
-from durastreamd.streams.registry import StreamLimits
+from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.ticket import Command, DeleteCommand, Ticket
 from tests.support.held_writer import NOW, TEXT, Bench, append, cancelled
 from tests.support.machines import assert_drawn, assert_known

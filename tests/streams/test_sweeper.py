@@ -12,7 +12,7 @@ from durastreamd.errors import OverloadedError
 from durastreamd.model.records import Record, Touch
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Created, Deleted, Gone, NotFound
-from durastreamd.streams.registry import StreamLimits
+from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.ticket import DeleteCommand
 from durastreamd.streams.writer import Errand
 from tests.support.held_writer import NOW, Bench, append, held, reopen, serving

@@ -22,7 +22,8 @@ from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Appended, Created, Outcome
-from durastreamd.streams.registry import StreamLimits, Streams
+from durastreamd.streams.limits import StreamLimits
+from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import Ticket
 from durastreamd.streams.writer import Errand, InlineWriter
 from tests.support.fault_disk import FaultDisk

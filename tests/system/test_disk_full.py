@@ -13,7 +13,8 @@ from durastreamd.errors import OverloadedError, WriteFailedError
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.protocol.outcomes import Appended
 from durastreamd.storage.disk import RealDisk
-from durastreamd.streams.registry import StreamLimits, Streams
+from durastreamd.streams.limits import StreamLimits
+from durastreamd.streams.registry import Streams
 from tests.support.file_systems import small_file_system
 from tests.support.held_writer import NOW, TEXT, append, content
 from tests.support.patience import PATIENCE_S

@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from durastreamd.service.limits import Limits, ReadLimits
-from durastreamd.streams.registry import StreamLimits
+from durastreamd.streams.limits import StreamLimits
 from tests.service.harness import serving
 from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S

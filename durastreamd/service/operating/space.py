@@ -8,30 +8,14 @@ A disk that fills faster than it is looked at is met by the write that fails, wh
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import trio
+
+from durastreamd.service.limits import DiskOptions
 
 logger = logging.getLogger(__name__)
 MIB = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class DiskOptions:
-    """Room on the disk of the data directory."""
-
-    free_bytes_min: Annotated[
-        int, "with less free appends get 507: two journals, to flush what is in memory; 0: never"
-    ] = 128 * MIB
-    free_bytes_resume: Annotated[int, "with so much free they are taken again"] = 160 * MIB
-    check_s: Annotated[float, "how often it is looked at", msgspec.Meta(gt=0)] = 1.0
-
-    def __post_init__(self) -> None:
-        if self.free_bytes_resume < self.free_bytes_min:
-            msg = "free_bytes_resume must not be below free_bytes_min"
-            raise ValueError(msg)
 
 
 class Room(NamedTuple):
