@@ -1,5 +1,6 @@
-"""The README's lines, run as they stand there."""
+"""The README: its lines, run as they stand there, and its figures, as the benchmark has them."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -45,7 +46,7 @@ def test_every_curl_line_does_what_the_readme_says(daemon: Daemon) -> None:
     for line, answer in answers.items():
         assert "/errors/" not in answer, (line, answer)
     found = {line.rsplit("/", 1)[-1]: answer for line, answer in answers.items()}
-    assert found["hello?offset=-1"] == '[{"n": 1}]'
+    assert found["hello?offset=-1'"] == '[{"n": 1}]'
     assert 'data:[{"n": 1}]' in found["hello?offset=-1&live=sse'"]
     assert '"stream_id": "run-1"' in found["streams?prefix=run-'"]
     assert found["snapshot"] == '{"sum": 5}'
@@ -90,3 +91,36 @@ def test_the_data_directory_is_for_its_owner_alone(daemon: Daemon) -> None:
     assert root.stat().st_mode & 0o777 == 0o700
     for path in root.rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+# --- figures ---
+
+# A row's name: the workload it shows, the figure of it, its unit.
+ROWS = {
+    "appends/s, 1 stream": ("append-1", "per_s", ""),
+    "appends/s, 100 streams": ("append-100", "per_s", ""),
+    "appends/s, 10,000 streams": ("append-10k", "per_s", ""),
+    "creates/s, 1,000 at once": ("create", "per_s", ""),
+    "catch-up of 16 MiB, 8 readers, MB/s": ("catch-up-binary-8", "mb_per_s", ""),
+    "SSE delivery, 1,000 readers, p50": ("sse-1000", "p50_ms", " ms"),
+    "memory, 1,000 readers": ("sse-1000", "peak_mb", " MB"),
+    "restart after a crash, 10,000 streams": ("restart", "restart_s", " s"),
+}
+MISSING = {"fails", "nothing left"}  # what a server could not do
+
+
+def test_the_figures_are_those_of_the_benchmark() -> None:
+    workloads = json.loads((TOP / "bench" / "results.json").read_text())["workloads"]
+    lines = re.findall(r"^\|(.*)\|$", TEXT, re.MULTILINE)
+    (_, *servers), _, *rows = [[part.strip() for part in line.split("|")] for line in lines]
+    assert [name for name, *_ in rows] == list(ROWS)
+    for name, *figures in rows:
+        workload, figure, unit = ROWS[name]
+        for server, text in zip(servers, figures, strict=True):
+            found = workloads[workload].get(server)
+            if found is None:
+                assert text in MISSING, (name, server)
+            else:
+                small = unit in (" ms", " s") and found[figure] < 100
+                digits = f"{found[figure]:,.{1 if small else 0}f}"
+                assert text == digits + unit, (name, server)

@@ -35,5 +35,19 @@ def test_the_change_log_begins_with_what_is_not_released() -> None:
         assert re.fullmatch(r"\d+\.\d+\.\d+, \d{4}-\d{2}-\d{2}", heading), heading
 
 
+def test_the_change_log_has_one_form() -> None:
+    """Each version: some of four parts, in this order, each a list of entries and nothing else."""
+    parts = ["Added", "Changed", "Removed", "Fixed"]
+    for version in (TOP / "CHANGELOG.md").read_text().split("\n## ")[1:]:
+        above, *found = version.split("\n### ")
+        assert above.strip().count("\n") == 0, "an entry stands above the parts"
+        names = [part.partition("\n")[0] for part in found]
+        assert names == [name for name in parts if name in names]
+        for part in found:
+            entries = part.partition("\n")[2].strip("\n").splitlines()
+            assert entries
+            assert all(re.match(r"\* [A-Z`]|  \S", line) for line in entries), part
+
+
 def test_the_types_are_for_others_too() -> None:
     assert (TOP / "durastreamd" / "py.typed").exists()
