@@ -3,5 +3,7 @@
 ``cli`` knows the list of commands and ``place`` which data directory they work on. The commands
 stand in four rooms: ``look`` (ls, info, cat, dump, decode-offset, verify), ``mend`` (repair,
 reindex, gc), ``carry`` (export, import, backup, restore), ``watch`` (tail, top). A command reads
-its arguments, asks and prints; what verifies and repairs a directory is ``durastreamd.offline``.
+its arguments, asks and prints; ``findings`` says what those of a verification come to, ``server``
+which server is meant and what its refusals mean. What verifies and repairs a directory is
+``durastreamd.offline``.
 """
