@@ -10,8 +10,10 @@ caller may run the jobs in threads and the rest wherever it likes, one at a time
 """
 
 import logging
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Generic, TypeVar
 
 import cbor2
 
@@ -41,6 +43,7 @@ from durastreamd.storage.journal import JournalWriter
 from durastreamd.storage.proofs import Proofs
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Engine:
@@ -229,6 +232,10 @@ class Engine:
         if stream.damage:
             raise StreamDamagedError(stream.damage)
         hot, places = self.hot, self.placements
+        if not stream.source:
+            key, low = stream.id, stream.fork_position
+            own = Level(key, low, stream.tail, places[key], tuple(hot.get(key, ())))
+            return View(self.disk, self.proofs, [own], stream)
         levels = [
             Level(holder.id, low, high, places[holder.id], tuple(hot.get(holder.id, ())))
             for holder, low, high in self.namespace.lineage.parts(stream)
@@ -236,37 +243,20 @@ class Engine:
         levels.reverse()
         return View(self.disk, self.proofs, levels, stream)
 
-    @contextmanager
-    def reading(self, stream: Stream) -> Iterator[View]:
+    def reading(self, stream: Stream) -> AbstractContextManager[View]:
         """Lend a view whose files stay until the with block ends, whatever is deleted meanwhile."""
         view = self.view(stream)
         held = {level.stream for level in view.levels}
         if stream.snapshot is not None:
             held.add(stream.snapshot.owner)
-        with self.holding(held):
-            yield view
+        return _Holding(self, held, view)
 
-    @contextmanager
-    def holding(self, held: Collection[int]) -> Iterator[None]:
+    def holding(self, held: Collection[int]) -> AbstractContextManager[None]:
         """Keep the files of streams until the with block ends; damage met in it is marked.
 
         A disk that fails is counted, and that is all: what it did not hand out may be whole.
         """
-        for held_id in held:
-            self.pins[held_id] = self.pins.get(held_id, 0) + 1
-        try:
-            yield
-        except CorruptDataError as exc:
-            self.note_damage(exc)
-            raise
-        except ReadFailedError:
-            self.failed_reads += 1
-            raise
-        finally:
-            for held_id in held:
-                self.pins[held_id] -= 1
-                if not self.pins[held_id]:
-                    del self.pins[held_id]
+        return _Holding(self, held, None)
 
     # --- damage ---
 
@@ -318,6 +308,42 @@ class Engine:
         self.journal.release()
         for handle in self._locks:
             self.disk.release(handle)
+
+
+class _Holding(Generic[T]):
+    """Keeps the files of streams for a with block, which is given ``lent``.
+
+    A class and not a generator: every read comes by here.
+    """
+
+    __slots__ = ("_engine", "_held", "_lent")
+
+    def __init__(self, engine: Engine, held: Collection[int], lent: T) -> None:
+        self._engine = engine
+        self._held = held
+        self._lent = lent
+
+    def __enter__(self) -> T:
+        pins = self._engine.pins
+        for held_id in self._held:
+            pins[held_id] = pins.get(held_id, 0) + 1
+        return self._lent
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pins = self._engine.pins
+        for held_id in self._held:
+            pins[held_id] -= 1
+            if not pins[held_id]:
+                del pins[held_id]
+        if isinstance(exc, CorruptDataError):
+            self._engine.note_damage(exc)
+        elif isinstance(exc, ReadFailedError):
+            self._engine.failed_reads += 1
 
 
 def state_frame(stream: Stream, detail: Detail) -> fmt.StoredFrame:

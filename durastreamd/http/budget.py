@@ -9,6 +9,10 @@ Two pools. A claim is small as long as it holds at most ``small_bytes``; small c
 of their own, so that no large upload can refuse a small append. A claim that grows beyond it moves
 to the large pool with all it holds.
 
+Tiny bodies. The first ``TINY_BYTES`` of bodies on a connection need no claim: they come with what a
+connection costs anyway, 20 KB, and ``connections_max`` bounds them (40 MB by default). So a tiny
+append is never refused for what others hold, be they all behind one address, and is not counted.
+
 Shares. In each pool a client may hold as much as is left free for everybody else: one client gets
 half, two that grow side by side a third each, and there is always something left for the next. A
 client is an address, and the whole /64 of an IPv6 address, since that is what one host is given; a
@@ -35,6 +39,7 @@ import trio
 from durastreamd.errors import OverloadedError
 from durastreamd.http.limits import BudgetLimits
 
+TINY_BYTES: Final = 4096  # of a connection; what an append of a few messages has
 _RESERVE_PART: Final = 4  # one fourth of the budget is for small claims alone
 _IPV6_HOST_BITS: Final = 64
 _KNOWN_HOSTS_MAX: Final = 1024

@@ -72,7 +72,7 @@ def framing_of(status: int, method: str, body: bytes) -> tuple[bytes, bytes]:
 def head(status: int, headers: Headers, framing: bytes, *, keep_alive: bool) -> bytes:
     """Render a response head. ``framing`` is the Content-Length or Transfer-Encoding line."""
     return b"%bDate: %b\r\n%b%b%b\r\n" % (
-        status_line(status),
+        _STATUS_LINES.get(status) or status_line(status),
         date(),
         field_block(headers),
         framing,

@@ -6,6 +6,7 @@ Header values are bytes as they came; names are lower-case. Nothing here looks a
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_plus, unquote_to_bytes
 
@@ -121,15 +122,21 @@ class CreateHead(NamedTuple):
 
 def closes(headers: Headers) -> bool:
     """Tell whether the stream is to be closed; any value but ``true`` is no request for it."""
-    return headers.get(b"stream-closed", b"").lower() == b"true"
+    value = headers.get(b"stream-closed")
+    return value is not None and value.lower() == b"true"
 
 
 def content_type_of(headers: Headers) -> str | None:
     """Return the content type, which will be echoed as it is and so must be a sane one."""
     value = headers.get(b"content-type")
-    if value is None or not value.strip():
-        return None
+    return None if value is None else _content_type(value)
+
+
+@lru_cache(maxsize=256)
+def _content_type(value: bytes) -> str | None:
     value = value.strip()
+    if not value:
+        return None
     if len(value) > CONTENT_TYPE_MAX or not _CONTENT_TYPE.fullmatch(value):
         detail = f"The Content-Type {quoted(value.decode('latin-1'))} is not a media type."
         raise ProblemError(problems.BAD_REQUEST, detail)
@@ -155,7 +162,7 @@ def producer_of(headers: Headers) -> Producer | None:
     name = headers.get(b"producer-id")
     epoch = headers.get(b"producer-epoch")
     seq = headers.get(b"producer-seq")
-    if name is None and epoch is None and seq is None:
+    if name is epoch is seq is None:
         return None
     if name is None or epoch is None or seq is None:
         detail = "Producer-Id, Producer-Epoch and Producer-Seq come together or not at all."

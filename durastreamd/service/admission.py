@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from durastreamd.http.exchange import Request
 from durastreamd.protocol.names import Resource, place_of
+from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.access.gate import Gate, GateCounts, Permit
 from durastreamd.service.access.guard import SAFE, Guard
 from durastreamd.service.access.options import AccessOptions
@@ -42,16 +43,22 @@ class Admission:
 
         Who needs a token and has none learns nothing about places.
         """
-        gate = self.gate
-        if gate is None:
-            place, permit = place_of(request.path), None
-        else:
-            identity = gate.identify(request)
+        try:
             place = place_of(request.path)
-            permit = gate.permit(identity, request.method, place.key)
+        except ProblemError:
+            if self.gate is not None:
+                self.gate.identify(request)
+            raise
+        return place, self.admit_to(request, place)
+
+    def admit_to(self, request: Request, place: Resource) -> Permit | None:
+        """Return the right to go to a place, None where nobody needs one, or raise the problem."""
+        gate, permit = self.gate, None
+        if gate is not None:
+            permit = gate.permit(gate.identify(request), request.method, place.key)
         if request.method not in SAFE:
             self.guard.check(request, place, self._streams)
-        return place, permit
+        return permit
 
     def refusal(self, exc: Failure, request: Request) -> Answer:
         """Return the answer that says what went wrong, and note it."""

@@ -130,7 +130,7 @@ class App:
             exchange.common = page.common
         if request.method == "OPTIONS":
             await self._preflight(exchange)  # browsers send no token with it
-        elif is_operation(request.path):
+        elif not request.path.startswith(PREFIX) and is_operation(request.path):
             await self.operations.answer(exchange, admission.gate)
         else:
             place, permit = admission.admit(request)
@@ -149,7 +149,8 @@ class App:
             place = place_of(path)
         except ProblemError:
             return False  # said on the ordinary way, to those who may know
-        if place.part or place.is_bucket or len(body) > self._limits.writes.parse_inline_bytes:
+        # No bucket has this prefix.
+        if place.part or len(body) > self._limits.writes.parse_inline_bytes:
             return False
         page: Visitor | None = None
         begun = self._counts.begin_append()
@@ -167,11 +168,11 @@ class App:
                 detail = "The server failed while answering; its log has the reason."
                 answer = rendered(ProblemError(problems.INTERNAL_ERROR, detail), path)
             status, headers, content = answer
-            reply(status, headers if page is None else [*headers, *page.fields], content)
+            reply(status, [*headers, *page.fields] if page else headers, content)
 
         try:
             page = admission.visitors.admit(request)
-            admission.admit(request)
+            admission.admit_to(request, place)
             ticket = writes.post(request, place.key, body)
         except FAILURES as exc:
             told(exc)

@@ -5,8 +5,6 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-import trio
-
 from durastreamd.http.exchange import Exchange, Request
 from durastreamd.model.draft import AppendCommand
 from durastreamd.model.namespace import CreateCommand, ForkPoint
@@ -73,10 +71,7 @@ class Writes:
 
     async def _stored(self, key: str, command: AppendCommand | CreateCommand) -> Outcome:
         """Have a body stored. It is in memory until that is done, also for a client that left."""
-        with trio.CancelScope(shield=True):
-            return await self._streams.ask(key, command)
-        message = "nobody cancels this scope"
-        raise AssertionError(message)
+        return await self._streams.post(key, command).outcome(stays=True)
 
     async def _judged(self, content_type: str | None, body: Data, job: Callable[[], T]) -> T:
         """Return what is made of a body; where that takes long, a thread makes it."""

@@ -48,6 +48,10 @@ Command = (
 )
 
 
+def _stay(_raise_cancel: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
+
+
 class Ticket:
     """What a caller waits on. The commit goes on without it if the caller goes away.
 
@@ -88,13 +92,16 @@ class Ticket:
         self._waiter = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    async def outcome(self) -> Outcome:
-        """Wait for the outcome; raise if the stream could not give one."""
+    async def outcome(self, *, stays: bool = False) -> Outcome:
+        """Wait for the outcome; raise if the stream could not give one.
+
+        Who ``stays`` is not called away before it is there: a cancellation takes hold afterwards.
+        """
         if self._result is None:
             assert self._waiter is None, "a ticket has one waiter"
             self._waiter = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._give_up)
-        else:
+            await trio.lowlevel.wait_task_rescheduled(_stay if stays else self._give_up)
+        elif not stays:
             await trio.lowlevel.checkpoint_if_cancelled()
         assert self._result is not None
         if isinstance(self._result, Exception):

@@ -15,7 +15,7 @@ Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
 Test = Callable[[MockClock], Awaitable[None]]
 
-PIECE = "await self.claim.wait(len(piece))"
+PIECE = "await self.claim.wait(unclaimed)"
 
 
 def chunks_claim_nothing(patch: Patch) -> None:
@@ -44,8 +44,8 @@ def h2_claims_nothing(patch: Patch) -> None:
     change(
         patch,
         H2Exchange,
-        "put",
-        "if self._uncounted or not self._body_claim.take(len(data)):",
+        "_count_body",
+        "if self._uncounted or not self._body_claim.take(size):",
         "if False:",
     )
 

@@ -8,11 +8,13 @@ import trio
 from trio.abc import Clock
 from trio.testing import wait_all_tasks_blocked
 
+from durastreamd.http.budget import TINY_BYTES
 from durastreamd.http.h1 import quick as h1_quick
 from durastreamd.http.h1.quick import TRANSITIONS, Event, QuickTurns, State
 from tests.http.harness import Client, Harness, echo, running
 from tests.http.test_quick import Quick, post
 
+COUNTED = TINY_BYTES + 1  # a body that needs a claim
 SLOW = post("/slow")  # the quick half declines it
 
 
@@ -98,14 +100,14 @@ async def test_the_way_of_a_declined_request(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states: list[State] = []
-    original = QuickTurns._on
+    original = QuickTurns.__dict__["state"]
 
-    def noting(self: QuickTurns, event: Event) -> None:
-        original(self, event)
-        states.append(self.state)
+    def noting(self: QuickTurns, state: State) -> None:
+        original.fset(self, state)
+        states.append(state)
 
     async with watched(monkeypatch) as seen:
-        monkeypatch.setattr(QuickTurns, "_on", noting)
+        monkeypatch.setattr(QuickTurns, "state", original.setter(noting))
         await seen.client.ask(SLOW)
         await wait_all_tasks_blocked()
     assert states[:4] == [State.REPLYING, State.PARKED, State.AWAKE, State.PARKED]
@@ -133,13 +135,13 @@ async def test_the_way_of_a_request_whose_server_is_cancelled(
     with trio.CancelScope() as scope:
         async with watched(monkeypatch) as seen:
             kept.append(seen)
-            await seen.client.send(post("/1"))
+            await seen.client.send(post("/1", b"x" * COUNTED))
             await wait_all_tasks_blocked()
             scope.cancel()
             await trio.sleep_forever()
     turns = kept[0].turns
     assert now(turns) is State.ORPHANED
-    assert turns._claim.held == 1
+    assert turns._claim.held == COUNTED
     kept[0].quick.answer()
     assert now(turns) is State.AWAKE
     assert turns._claim.held == 0

@@ -6,6 +6,7 @@ import pytest
 from h2.errors import ErrorCodes
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from durastreamd.http.budget import TINY_BYTES
 from durastreamd.service.limits import Limits, WriteLimits
 from durastreamd.service.snapshots import PIECE_BYTES
 from tests.http.h2_client import H2Client
@@ -15,12 +16,15 @@ from tests.service.harness import BINARY, TEXT, Site, request_bytes, serving
 KIB = 1024
 
 
-@pytest.mark.parametrize("size", [1, 1000, 100_000])
+@pytest.mark.parametrize("size", [1, TINY_BYTES, TINY_BYTES + 1, 100_000])
 @pytest.mark.parametrize("pieces", [1, 2])
 async def test_an_append_is_counted_until_it_is_durable(
     autojump_clock: MockClock, site: Site, size: int, pieces: int
 ) -> None:
-    """Also on the quick lane, which small ones in one piece take on a connection's second turn."""
+    """Also on the quick lane, which small ones in one piece take on a connection's second turn.
+
+    Tiny ones are a part of what their connection costs.
+    """
     await site.make("s", BINARY)
     connection = site.connect()
     assert (await connection.ask("POST", "/v1/stream/s", BINARY, b"first")).status == 204
@@ -33,7 +37,7 @@ async def test_an_append_is_counted_until_it_is_durable(
     if cut:
         await connection.sock.send(whole[cut:])
         await wait_all_tasks_blocked()
-    assert site.app.budget.used == size
+    assert site.app.budget.used == (size if size > TINY_BYTES else 0)
     site.bench.writer.release()
     assert (await connection.whole()).status == 204
     await wait_all_tasks_blocked()
@@ -48,34 +52,38 @@ async def test_an_append_whose_client_left_is_counted_until_it_is_durable(
     client = H2Client(over(site))
     fields = [(b"content-type", b"application/octet-stream")]
     for _ in range(5):
-        number = await client.request(b"POST", b"/v1/stream/s", fields, b"x" * 1000)
+        number = await client.request(b"POST", b"/v1/stream/s", fields, b"x" * 5000)
         await wait_all_tasks_blocked()
         client.h2.reset_stream(number, ErrorCodes.CANCEL)
         await client.flush()
     await wait_all_tasks_blocked()
-    assert site.app.budget.used == 5000
+    assert site.app.budget.used == 25_000
     site.bench.writer.release()
     await wait_all_tasks_blocked()
     assert site.app.budget.used == 0
-    assert len((await site.get("s?offset=-1")).body) == 5000
+    assert len((await site.get("s?offset=-1")).body) == 25_000
     client.client.hang_up()
 
 
+@pytest.mark.parametrize("size", [6, TINY_BYTES + 1])
 async def test_a_client_that_hangs_up_a_quick_append_leaves_it_counted(
-    autojump_clock: MockClock, site: Site
+    autojump_clock: MockClock, site: Site, size: int
 ) -> None:
     await site.make("s", TEXT)
     connection = site.connect()
     assert (await connection.ask("POST", "/v1/stream/s", TEXT, b"first")).status == 204
     site.bench.writer.holding = True
-    await connection.send("POST", "/v1/stream/s", TEXT, b"second")
+    await connection.send("POST", "/v1/stream/s", TEXT, b"x" * size)
     await wait_all_tasks_blocked()
+    connections = site.server.statistics.connections_open
     connection.hang_up()
     await wait_all_tasks_blocked()
-    assert site.app.budget.used == 6
+    assert site.app.budget.used == (size if size > TINY_BYTES else 0)
+    assert site.server.statistics.connections_open == connections, "tiny ones are counted by this"
     site.bench.writer.release()
     await wait_all_tasks_blocked()
     assert site.app.budget.used == 0
+    assert site.server.statistics.connections_open == connections - 1
 
 
 async def test_a_reload_does_not_forget_what_is_in_flight(

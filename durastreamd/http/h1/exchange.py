@@ -16,6 +16,7 @@ from typing import Protocol
 import trio
 
 from durastreamd.http import render
+from durastreamd.http.budget import TINY_BYTES
 from durastreamd.http.context import ServeContext
 from durastreamd.http.errors import (
     BodyTooLargeError,
@@ -88,10 +89,12 @@ class H1Exchange(ServedExchange):
             buffer = self._connection.buffer
             if len(buffer) >= left:
                 # The common case: the body came with the head. No scope, no list.
-                await self.claim.wait(left)
+                if left > TINY_BYTES:
+                    await self.claim.wait(left)
                 self._connection.buffer = buffer[left:]
                 self._body_left = 0
                 return buffer[:left]
+        unclaimed = 0
         gathering = Gathering()
         pace = Pace(self._context.limits, trio.current_time())
         while not self._body_read():
@@ -99,7 +102,10 @@ class H1Exchange(ServedExchange):
             if gathering.size + len(piece) > bytes_max:
                 raise BodyTooLargeError(bytes_max)
             arrived = trio.current_time()
-            await self.claim.wait(len(piece))
+            unclaimed += len(piece)
+            if gathering.size + len(piece) > TINY_BYTES:
+                await self.claim.wait(unclaimed)
+                unclaimed = 0
             gathering.add(piece)
             now = trio.current_time()
             pace.earn(len(piece), now, now - arrived)

@@ -8,6 +8,7 @@ budget as it arrives: where there is no room the connection is not read on until
 deadline: a reader that starves us is reset and its memory is free.
 """
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -44,6 +45,7 @@ class H2Exchange(ServedExchange):
         "_pieces",
         "_refused",
         "_statistics",
+        "_tiny",
         "_unacknowledged",
         "_uncounted",
         "_waits",
@@ -65,7 +67,8 @@ class H2Exchange(ServedExchange):
         self._statistics = context.statistics
         self._pieces: list[bytes] = []  # Of the body: arrived, not taken yet.
         self._body_claim: Claim | None = None  # For the body, from its arrival to the end.
-        self._uncounted = 0  # Bytes of the body that found no room in the budget.
+        self._tiny = 0  # Bytes of the body that need no claim.
+        self._uncounted = 0  # Those that found no room in the budget.
         self._refused = False  # For want of room; what else comes of the body is dropped.
         self._unacknowledged = 0  # Their size as flow control counts it, padding included.
         self._body_ended = not request.has_body
@@ -83,13 +86,20 @@ class H2Exchange(ServedExchange):
         if self.phase in (Phase.FINISHED, Phase.ABORTED) or not data or self._refused:
             self._wire.acknowledge(self.id, counted)
             return
-        if self._body_claim is None:
-            self._body_claim = self._budget.claim(client_of(self.request.peer))
-        if self._uncounted or not self._body_claim.take(len(data)):
-            self._uncounted += len(data)
+        if self._body_claim is None and len(data) <= self._wire.tiny_left:
+            self._wire.tiny_left -= len(data)
+            self._tiny += len(data)
+        else:
+            self._count_body(len(data) + self._give_tiny_back())
         self._pieces.append(data)
         self._unacknowledged += counted
         self._arrived.set()
+
+    def _count_body(self, size: int) -> None:
+        if self._body_claim is None:
+            self._body_claim = self._budget.claim(client_of(self.request.peer))
+        if self._uncounted or not self._body_claim.take(size):
+            self._uncounted += size
 
     @property
     def short(self) -> bool:
@@ -153,9 +163,15 @@ class H2Exchange(ServedExchange):
         super().release()
 
     def _release_claim(self) -> None:
+        self._give_tiny_back()
         if self._body_claim is not None:
             self._body_claim.close()
             self._body_claim = None
+
+    def _give_tiny_back(self) -> int:
+        tiny, self._tiny = self._tiny, 0
+        self._wire.tiny_left += tiny
+        return tiny
 
     def release_body(self) -> None:
         """Forget what was not read, and give the window back."""
@@ -169,6 +185,12 @@ class H2Exchange(ServedExchange):
         """Read the whole request body."""
         bytes_max = min(bytes_max, self._limits.body_bytes_max)
         self._check_length(bytes_max)
+        if self._body_ended:
+            # The common case: it came with its head, within the window. No pace, no list.
+            whole = await self._next_piece(math.inf)
+            if len(whole) > bytes_max:
+                raise BodyTooLargeError(bytes_max)
+            return whole
         gathering = Gathering()
         pace = Pace(self._limits, trio.current_time())
         while piece := await self._next_piece(pace.due):
@@ -192,10 +214,13 @@ class H2Exchange(ServedExchange):
 
     def _give(self, size: int) -> None:
         """Count a piece no longer: it is the handler's now."""
-        uncounted = min(size, self._uncounted)
+        tiny = min(size, self._tiny)
+        self._tiny -= tiny
+        self._wire.tiny_left += tiny
+        uncounted = min(size - tiny, self._uncounted)
         self._uncounted -= uncounted
         if self._body_claim is not None:
-            self._body_claim.give(size - uncounted)
+            self._body_claim.give(size - tiny - uncounted)
 
     def _check_length(self, bytes_max: int) -> None:
         if (self.request.content_length or 0) > bytes_max:

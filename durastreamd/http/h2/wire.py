@@ -19,6 +19,7 @@ import trio
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
+from durastreamd.http.budget import TINY_BYTES
 from durastreamd.http.errors import HungUpError
 from durastreamd.http.h2.flood import GOAWAY, Allowance
 from durastreamd.http.limits import HttpLimits
@@ -47,6 +48,7 @@ class H2Wire:
         self._transport = transport
         self._limits = limits
         self._bucket = bucket
+        self.tiny_left = TINY_BYTES  # Of bodies on this connection: what needs no claim.
         self._broken = broken  # Called once, when the transport takes no more.
         self._queue = bytearray()
         self._in_flight = 0

@@ -126,11 +126,11 @@ class Visitors:
         if self._any_page:
             return None
         headers = request.headers
-        origin = headers.get(b"origin")
-        if origin is None:
-            if headers.get(b"sec-fetch-site") == b"cross-site":
+        if b"origin" not in headers:
+            if b"sec-fetch-site" in headers and headers[b"sec-fetch-site"] == b"cross-site":
                 _refuse_embedding(request)
             return None
+        origin = headers[b"origin"]
         found = self._by_origin.get(origin)
         if found is None and self._allows(origin):
             fields = [(b"Access-Control-Allow-Origin", origin), _EXPOSE]
