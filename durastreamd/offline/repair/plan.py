@@ -11,7 +11,7 @@ Rules
 5. Producers keep the highest epoch and sequence number that anything knows of them, so a retry of
    what was acknowledged is still recognised, even where its bytes are lost.
 6. A stream whose name is lost with its create record is served as ``/lost-and-found/<id>``.
-7. Originals go to quarantine/ and are never changed; nothing is deleted. See ``repair_apply``.
+7. Originals go to quarantine/ and are never changed; nothing is deleted. See ``apply``.
 
 Without a trusted catalogue a directory below streams/ is a living stream unless something says that
 it ended; empty buckets are lost then, and a deletion of the last seconds may be undone.

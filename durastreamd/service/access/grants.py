@@ -55,7 +55,7 @@ class Grant(NamedTuple):
 
 
 class Verifier(Protocol):
-    """What knows the tokens that are made elsewhere; ``service.jwt_tokens`` has it."""
+    """What knows the tokens that are made elsewhere; ``service.access.jwt_tokens`` has it."""
 
     def grant(self, token: str, now_s: float) -> Grant:
         """Return what a token allows; raises TokenError."""
