@@ -296,6 +296,7 @@ class Actor:
             engine.note_damage(exc)
         except ReadFailedError as exc:
             engine.failed_reads += 1
+            self._queued -= 1
             self._batch.pop(0).settle(exc)
             return False
         except OSError as exc:
