@@ -38,6 +38,7 @@ from durastreamd.http.h1.recognise import recognise
 from durastreamd.http.h1.strict import HEAD_END
 from durastreamd.http.loop.alarm import Alarm
 from durastreamd.http.transport import RECEIVE_BYTES, Transport
+from durastreamd.machines import moves
 
 log = logging.getLogger("durastreamd.http")
 
@@ -76,7 +77,7 @@ TRANSITIONS: Final = {
 }
 
 _AWAKE, _PARKED, _REPLYING, _ORPHANED = State  # looked up once, not with every request
-_PARK, _TAKE, _DECLINE, _ANSWER, _WAKE, _CANCEL = Event
+_PARK, _TAKE, _DECLINE, _ANSWER, _WAKE, _CANCEL = moves(TRANSITIONS, Event)
 
 
 class QuickTurns:
@@ -121,10 +122,6 @@ class QuickTurns:
         if self.state is not _ORPHANED:
             self._claim.close()
 
-    def _on(self, event: Event) -> None:
-        # What comes with every request does the same without the call.
-        self.state = TRANSITIONS[self.state, event]
-
     def check(self) -> None:
         """Assert what each state promises; the tests do so whenever it changes."""
         state = self.state
@@ -143,7 +140,7 @@ class QuickTurns:
                     await trio.lowlevel.checkpoint()
                     return self._noticed(data)
             self._task = trio.lowlevel.current_task()
-            self.state = TRANSITIONS[self.state, _PARK]
+            self.state = _PARK[self.state]
             woken: bytes = await trio.lowlevel.wait_task_rescheduled(self._give_up)
             if self._unsent:
                 rest, self._unsent = self._unsent, b""
@@ -153,13 +150,13 @@ class QuickTurns:
 
     def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._task = None
-        self._on(_CANCEL)
+        self.state = _CANCEL[self.state]
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _wake(self, data: bytes) -> None:
         task, self._task = self._task, None
         assert task is not None
-        self.state = TRANSITIONS[self.state, _WAKE]
+        self.state = _WAKE[self.state]
         trio.lowlevel.reschedule(task, outcome.Value(data))
 
     def _noticed(self, data: bytes) -> bytes:
@@ -204,7 +201,7 @@ class QuickTurns:
         request.scheme = transport.scheme
         statistics.exchanges_open += 1
         due, alarm.due = alarm.due, math.inf
-        self.state = TRANSITIONS[self.state, _TAKE]
+        self.state = _TAKE[self.state]
         try:
             taken = quick(request, data[end:], self._reply)
         except Exception:
@@ -232,7 +229,7 @@ class QuickTurns:
     def _decline(self) -> None:
         self._context.statistics.exchanges_open -= 1
         self._give_back()
-        self._on(_DECLINE)
+        self.state = _DECLINE[self.state]
 
     def _give_back(self) -> None:
         size, self._claimed = self._claimed, 0
@@ -245,7 +242,7 @@ class QuickTurns:
         statistics.exchanges_open -= 1
         if self._claimed:
             self._give_back()
-        self.state = state = TRANSITIONS[self.state, _ANSWER]
+        self.state = state = _ANSWER[self.state]
         if state is _AWAKE:
             self._claim.close()  # the connection has ended meanwhile
             statistics.answered("POST", 0)
