@@ -63,22 +63,17 @@ def test_twelve_event_sources_of_one_page_are_live_at_once(
 
 
 @pytest.mark.usefixtures("_chromium")
-def test_a_page_streams_an_upload_and_reads_it_back_by_sse(
-    tls_daemon: Daemon, prepared_node: Node
+@pytest.mark.parametrize(
+    ("script", "what", "expected"),
+    [("upload", "text", "one two three"), ("binary", "seen", [0, 255, 254])],
+    ids=["streams-an-upload-and-reads-it-by-sse", "of-another-origin-reads-binary-sse-as-bytes"],
+)
+def test_a_page(
+    tls_daemon: Daemon, prepared_node: Node, script: str, what: str, expected: object
 ) -> None:
-    command = prepared_node.script("browser.mjs", "upload", tls_daemon.stream("browser"))
+    command = prepared_node.script("browser.mjs", script, tls_daemon.stream("browser"))
     with Program(command) as browser:
-        assert browser.told("text")["text"] == "one two three"
-        assert browser.told("protocols")["protocols"] == ["h2"]
-
-
-@pytest.mark.usefixtures("_chromium")
-def test_a_page_of_another_origin_reads_binary_sse_as_bytes(
-    tls_daemon: Daemon, prepared_node: Node
-) -> None:
-    command = prepared_node.script("browser.mjs", "binary", tls_daemon.stream("browser"))
-    with Program(command) as browser:
-        assert browser.told("seen")["seen"] == [0, 255, 254]
+        assert browser.told(what)[what] == expected
         assert browser.told("protocols")["protocols"] == ["h2"]
 
 

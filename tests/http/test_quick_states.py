@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import pytest
 import trio
@@ -24,14 +25,13 @@ def now(turns: QuickTurns) -> State:
     return turns.state
 
 
-class Watched:
+class Watched(NamedTuple):
     """A connection in a given state, its quick turns, and what moved them."""
 
-    def __init__(self, harness: Harness, client: Client, quick: Quick, turns: QuickTurns) -> None:
-        self.harness = harness
-        self.client = client
-        self.quick = quick
-        self.turns = turns
+    harness: Harness
+    client: Client
+    quick: Quick
+    turns: QuickTurns
 
 
 @asynccontextmanager

@@ -48,6 +48,14 @@ async def furnish(site: Site) -> None:
     assert (await site.ask("PUT", "s", {**ROOT, **TEXT})).status == 201
 
 
+@asynccontextmanager
+async def one_reader(file: Path, mode: str) -> AsyncIterator[tuple[Site, Connection]]:
+    """Serve, with a reader at the tail whose token ends soon."""
+    async with guarded(file, {"t": f"scopes=read expires={SOON}"}, LONG) as site:
+        await furnish(site)
+        yield site, await reader(site, mode, "t")
+
+
 MODES = pytest.mark.parametrize("mode", ["sse", "long-poll"])
 
 
@@ -55,10 +63,8 @@ MODES = pytest.mark.parametrize("mode", ["sse", "long-poll"])
 async def test_a_live_reader_ends_when_its_token_expires(
     file: Path, mode: str, autojump_clock: object
 ) -> None:
-    async with guarded(file, {"t": f"scopes=read expires={SOON}"}, LONG) as site:
-        await furnish(site)
-        begun = trio.current_time()
-        connection = await reader(site, mode, "t")
+    begun = trio.current_time()
+    async with one_reader(file, mode) as (site, connection):
         await check_ended(mode, connection)
         assert 99 <= trio.current_time() - begun <= 101
         site._first = None  # it has been idle for too long
@@ -102,10 +108,8 @@ async def test_a_live_reader_ends_when_its_token_is_revoked(
 async def test_a_reload_moves_the_end_of_a_token(
     file: Path, mode: str, autojump_clock: object
 ) -> None:
-    async with guarded(file, {"t": f"scopes=read expires={SOON}"}, LONG) as site:
-        await furnish(site)
-        begun = trio.current_time()
-        connection = await reader(site, mode, "t")
+    begun = trio.current_time()
+    async with one_reader(file, mode) as (site, connection):
         later = {"t": "scopes=read expires=2027-01-15T08:03:20Z"}
         site.app.restrict(AccessOptions(tokens_file=write(file, later)))
         await check_ended(mode, connection)
@@ -116,9 +120,7 @@ async def test_a_reload_moves_the_end_of_a_token(
 async def test_a_bad_reload_ends_nobody_and_none_at_all_frees_everybody(
     file: Path, mode: str, autojump_clock: object
 ) -> None:
-    async with guarded(file, {"t": f"scopes=read expires={SOON}"}, LONG) as site:
-        await furnish(site)
-        connection = await reader(site, mode, "t")
+    async with one_reader(file, mode) as (site, connection):
         with pytest.raises(ConfigError):
             site.app.restrict(AccessOptions(tokens_file="/nowhere"))
         site.app.restrict(AccessOptions())

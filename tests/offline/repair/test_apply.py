@@ -7,19 +7,13 @@ from durastreamd.offline.repair.apply import Repair, mark_of, read_manifest, rep
 from durastreamd.storage import format as fmt
 from tests.support.damage import flip, planned, verified
 from tests.support.moving_disk import MovingDisk, moving
-from tests.support.world import World
 
 SEGMENT = fmt.segment_path(1, 0)
 
 
 @pytest.fixture
-def disk() -> MovingDisk:
-    world = World()
-    world.create("/a")
-    for number in range(4):
-        world.append("/a", b"%d" % number * 10)
-    world.checkpoint()
-    disk = moving(world.disk)
+def disk(disk: MovingDisk) -> MovingDisk:
+    """The same, with one byte that is wrong."""
     flip(disk, SEGMENT, 15)
     return disk
 

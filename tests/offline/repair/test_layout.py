@@ -10,20 +10,9 @@ from durastreamd.offline.verify.verification import survey
 from durastreamd.storage import format as fmt
 from durastreamd.storage.index import HEADER_BYTES, Entry, IndexFile
 from tests.support.damage import flip
-from tests.support.moving_disk import MovingDisk, moving
-from tests.support.world import World
+from tests.support.moving_disk import MovingDisk
 
 SEGMENT, INDEX = fmt.segment_path(1, 0), fmt.index_path(1, 0)
-
-
-@pytest.fixture
-def disk() -> MovingDisk:
-    world = World()
-    world.create("/a")
-    for number in range(4):
-        world.append("/a", b"%d" % number * 10)
-    world.checkpoint()
-    return moving(world.disk)
 
 
 def saved(disk: MovingDisk) -> tuple[Salvage, StreamFiles]:

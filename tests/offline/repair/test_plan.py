@@ -1,25 +1,12 @@
 """The plan: nothing is touched by making it, and it names what is lost, moved and made."""
 
-import pytest
-
 from durastreamd.offline.repair.plan import Plan, make_plan
 from durastreamd.offline.verify.verification import Scope, examine, in_turn
 from durastreamd.storage import format as fmt
 from tests.support.damage import NEW_UUID, UUID, flip, put
-from tests.support.moving_disk import MovingDisk, moving
-from tests.support.world import World
+from tests.support.moving_disk import MovingDisk
 
 SEGMENT = fmt.segment_path(1, 0)
-
-
-@pytest.fixture
-def disk() -> MovingDisk:
-    world = World()
-    world.create("/a")
-    for number in range(4):
-        world.append("/a", b"%d" % number * 10)
-    world.checkpoint()
-    return moving(world.disk)
 
 
 def planned(
