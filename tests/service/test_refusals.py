@@ -1,5 +1,7 @@
 """Refusals that need a server in trouble or a client out of bounds; none tells about the host."""
 
+from collections.abc import Callable
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -11,7 +13,17 @@ from durastreamd.service.limits import Limits, ReadLimits, WriteLimits
 from durastreamd.service.reader import Reader
 from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.ticket import PublishCommand
-from tests.service.harness import JSON, PREFIX, TEXT, Connection, Site, producer, serving
+from tests.service.harness import (
+    JSON,
+    PREFIX,
+    TEXT,
+    Connection,
+    Reply,
+    Site,
+    producer,
+    request_bytes,
+    serving,
+)
 from tests.service.test_statuses import check_problem
 
 PATH = PREFIX + "s"
@@ -264,3 +276,42 @@ async def test_a_reload_bounds_every_part_and_forgets_no_byte_in_memory(site: Si
     assert (await site.get("s?offset=-1")).body == b"hello"
     assert (await site.get("s?offset=-1&live=long-poll")).body == b"hello"
     assert site.app.budget is budget
+
+
+@pytest.mark.parametrize("pieces", [1, 2], ids=["quick", "ordinary"])
+async def test_appends_faster_than_the_disk_takes_them_are_told_to_come_back(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    """What is not flushed yet is in memory: at most twice ``engine.hot_bytes_max`` and one more."""
+    options = EngineOptions(hot_bytes_max=1000)
+    async with serving(options=options) as site:
+        await site.make("s")
+        flushed, thread = trio.Event(), site.bench.streams._off_the_loop
+
+        async def held(job: Callable[[], object]) -> object:
+            await flushed.wait()
+            return await thread(job)
+
+        monkeypatch.setattr(site.bench.streams, "_off_the_loop", held)
+        connection, stored = site.connect(), 0
+
+        async def append() -> Reply:
+            whole = request_bytes("POST", PATH, TEXT, b"x" * 300)
+            cut = len(whole) if pieces == 1 else len(whole) - 1
+            await connection.send_bytes(whole[:cut], "POST")
+            if whole[cut:]:
+                await wait_all_tasks_blocked()
+                await connection.sock.send(whole[cut:])
+            return await connection.whole()
+
+        while (reply := await append()).status == 204:
+            stored += 300
+            assert stored < 10 * options.hot_bytes_max
+        assert (reply.status, reply["Retry-After"]) == (503, "1")
+        beyond = site.bench.engine.hot_bytes - 2 * options.hot_bytes_max
+        assert 0 < beyond <= 300
+        assert (await site.get("s?offset=-1")).body == b"x" * stored, "what is there can be read"
+        flushed.set()
+        await wait_all_tasks_blocked()
+        await site.add("s", b"y")
+        assert (await site.get("s?offset=-1")).body == b"x" * stored + b"y"
