@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import trio
 
-from durastreamd.errors import (
-    OutcomeUnknownError,
-)
+from durastreamd.errors import OutcomeUnknownError, StorageError
 from durastreamd.http.budget import Budget
 from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Exchange, Phase, Reply, Request
@@ -106,7 +104,7 @@ class App:
             await self._route(exchange)
         except FAILURES as exc:
             if exchange.phase is not Phase.UNANSWERED:
-                if isinstance(exc, OSError):
+                if isinstance(exc, OSError | StorageError):
                     problem_of(exc, exchange.request)  # for the log: nobody else hears of it
                 exchange.abort()
                 return

@@ -296,20 +296,23 @@ class Actor:
             engine.note_damage(exc)
         except ReadFailedError as exc:
             engine.failed_reads += 1
-            self._queued -= 1
-            self._batch.pop(0).settle(exc)
+            self._refuse_first(exc)
             return False
         except OSError as exc:
             reason = f"the stream's index cannot be read: {exc.strerror or exc}"
             error = StorageError(reason)
             error.__cause__ = exc
-            self._queued -= 1
-            self._batch.pop(0).settle(error)
+            self._refuse_first(error)
             return False
         finally:
             self.state = _LOADED[self.state]
         self._keep_awake(stream)
         return True
+
+    def _refuse_first(self, error: StorageError) -> None:
+        """Answer the first ticket with what kept it from being decided."""
+        self._queued -= 1
+        self._batch.pop(0).settle(error)
 
     def _keep_awake(self, stream: Stream) -> None:
         """Have the engine keep the stream's detail as long as this actor is at work."""

@@ -3,7 +3,8 @@
 import pytest
 
 from durastreamd.engine.engine import Engine
-from durastreamd.errors import CorruptDataError, StreamDamagedError
+from durastreamd.errors import CorruptDataError, ReadFailedError, StreamDamagedError
+from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.storage import format as fmt
 from tests.support.world import Dump, World
 
@@ -52,6 +53,28 @@ def test_an_append_that_was_on_its_way_is_there_when_the_mark_is_taken_back() ->
     world.reopen()
     assert content(world.engine) == b"x" * 50 + b"y" * 50
     assert world.engine.load_detail(world.engine.namespace.by_key[KEY]).producers == {"p": (0, 1)}
+
+
+def test_what_cannot_be_read_at_a_replay_is_marked_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record must be folded in now or be set aside; a reader could have come again."""
+
+    def failing(_engine: Engine, stream: Stream) -> Detail:
+        raise ReadFailedError(fmt.index_path(stream.id, 0), "Input/output error")
+
+    world = Unseen()
+    world.create(KEY)
+    world.append(KEY, b"x" * 50, producer=("p", 0, 0))
+    world.checkpoint()
+    world.append(KEY, b"y" * 50, producer=("p", 0, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(Engine, "load_detail", failing)
+        world.reopen()
+    stream = world.engine.namespace.by_key[KEY]
+    assert "cannot be read" in stream.damage
+    assert not stream.provisional
+    assert [path for path in world.disk.files() if path.startswith(fmt.QUARANTINE_DIR)]
 
 
 def test_what_cannot_be_replayed_is_set_aside_and_the_mark_is_for_good() -> None:

@@ -6,13 +6,26 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+import h11
 import pytest
 import trio
 from trio.testing import MockClock
 
+from durastreamd.engine.options import EngineOptions
 from durastreamd.http.seldom import Seldom
 from durastreamd.service import failures
-from tests.service.harness import CLOSE, PREFIX, TEXT, Reply, Site, producer, serving
+from durastreamd.service.limits import Limits, ReadLimits
+from tests.service.harness import (
+    BINARY,
+    CLOSE,
+    PREFIX,
+    TEXT,
+    HungUpError,
+    Reply,
+    Site,
+    producer,
+    serving,
+)
 
 FULL = ("INSUFFICIENT_STORAGE", 507)
 SHORT = ("UNAVAILABLE", 503)
@@ -125,6 +138,33 @@ async def test_what_the_system_refuses_is_told_as_what_it_is(
         assert (await site.head("new")).status == (await site.head("fork")).status == 404
         if "live=sse" not in way.name:
             assert (await ask(site, way)).status in (200, 201, 204)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+async def test_an_answer_that_has_begun_is_broken_off_and_told(
+    number: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seldom in ("_exhausted", "_failed"):
+        monkeypatch.setattr(failures, seldom, Seldom(failures.logger, logging.ERROR))
+    limits = Limits(ReadLimits(piece_bytes=64 * 1024))
+    async with serving(limits, options=EngineOptions(segment_bytes_max=150_000)) as site:
+        bodies = [bytes([n]) * 50_000 for n in range(8)]
+        await site.make("s", BINARY)
+        for body in bodies:
+            await site.add("s", body, BINARY)
+            await site.bench.streams.checkpoint()
+        site.bench.engine.handles.release()
+        connection = await site.open("s?offset=-1")
+        await connection.head()
+        site.bench.disk.refuse(number, ("open", "pread"))
+        with pytest.raises((HungUpError, h11.RemoteProtocolError)):
+            await connection.whole()
+        site.bench.disk.mend()
+        assert b"".join(bodies).startswith(connection.reply.body)
+        (line,) = [record for record in caplog.records if record.name == failures.logger.name]
+        assert ("disk failed" if number == errno.EIO else "short of") in line.getMessage()
+        assert not site.bench.engine.damaged
+        assert (await site.get("s?offset=-1")).body == b"".join(bodies)
 
 
 def test_an_error_can_be_told_without_opening_a_file() -> None:
