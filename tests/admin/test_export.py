@@ -27,7 +27,7 @@ from durastreamd.admin.carry.items import (
     StreamItem,
 )
 from durastreamd.engine.engine import Engine
-from durastreamd.errors import DurastreamError, SyncFailedError
+from durastreamd.errors import DurastreamError, StreamNameError, SyncFailedError
 from durastreamd.kit.command import CommandError
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.stream_state import Stream
@@ -201,7 +201,7 @@ def test_what_is_there_already_stays_and_names_do_not_clash() -> None:
         imported(world.engine, data, {"/nope": "/other"})
     assert dump(world.engine) == before
     one = exported(world.engine, [world.engine.namespace.by_key["/fork"]])
-    with pytest.raises(CommandError, match="cannot be a stream's name"):
+    with pytest.raises(StreamNameError, match="cannot be a stream's name"):
         imported(world.engine, one, {"/fork": "UPPER/x"})
     imported(world.engine, one, {"/fork": "news/fork"})
     after = without_ids(dump(world.engine))
