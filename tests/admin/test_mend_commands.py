@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -50,12 +51,12 @@ def _content(client: httpx.Client, path: str) -> bytes:
     return b"[" + b",\n".join(page[1:-1] for page in found if page != b"[]") + b"]"
 
 
-def is_end_of(found: bytes, original: bytes) -> bool:
-    """Tell whether a stream lost nothing but a beginning."""
+def is_run_of(found: bytes, original: bytes) -> bool:
+    """Tell whether a stream lost nothing but a beginning or an end."""
     if original.startswith(b"["):
         kept, all_of_it = json.loads(found), json.loads(original)
-        return bool(all_of_it[len(all_of_it) - len(kept) :] == kept)
-    return original.endswith(found)
+        return bool(kept in (all_of_it[: len(kept)], all_of_it[len(all_of_it) - len(kept) :]))
+    return original.startswith(found) or original.endswith(found)
 
 
 # --- verify ---
@@ -165,9 +166,7 @@ def test_the_daemon_starts_after_the_repair(
     assert tree(data) == before
     done = run("--data-dir", data, "repair", "--apply", "--yes")
     assert done.status == OK, done.err
-    assert [line for line in done.lines if line.startswith("loss")] == [
-        line for line in plan.lines if line.startswith("loss")
-    ]
+    assert done.lines[: len(plan.lines)] == plan.lines
     again = run("--data-dir", data, "repair", "--apply", "--yes")
     assert (again.status, again.lines) == (OK, [])
     assert run("--data-dir", data, "verify", "--deep").status == OK
@@ -179,7 +178,7 @@ def test_the_daemon_starts_after_the_repair(
             if f"/{name}" not in plan.text and kind != "journal" and kind != "everything":
                 assert found == content, name
             elif kind != "journal" and kind != "everything":
-                assert is_end_of(found, content), name
+                assert is_run_of(found, content), name
         headers = {"Producer-Id": "p 1", "Producer-Epoch": "0", "Producer-Seq": "5"}
         with httpx.Client(verify=False) as client:
             retry = client.post(
@@ -195,7 +194,8 @@ def test_a_repair_is_asked_for_and_can_be_undone(data: Path) -> None:
     assert tree(data) == before
     done = run("--json", "--data-dir", data, "repair", "--apply", "--yes").records
     (end,) = [record for record in done if record["type"] == "done"]
-    assert any(r["type"] == "loss" and r["stream"] == "/orders/1" for r in done)
+    (plan,) = [record for record in done if record["type"] == "plan"]
+    assert "/orders/1" in [told["stream"] for told in plan["affected"]]  # type: ignore[attr-defined]
     undo = str(end["undo"]).split()
     assert undo[0] == "dsadmin"
     assert run(*undo[1:]).status == OK
@@ -204,6 +204,57 @@ def test_a_repair_is_asked_for_and_can_be_undone(data: Path) -> None:
     assert (
         run("--data-dir", data, "repair", "--undo", "no-1", "--apply", "--yes").status == NO_INPUT
     )
+
+
+def test_the_operator_chooses_what_a_stream_keeps(data: Path, tmp_path: Path) -> None:
+    """The plan says what stays, what goes, and the very option that chooses otherwise."""
+    flip(first_segment(data), 700)
+    plan = run("--data-dir", data, "repair")
+    assert plan.lines[0].startswith(f"plan for {data}: 8 streams: 6 untouched, 2 kept in part")
+    at = next(n for n, line in enumerate(plan.lines) if line.startswith("/orders/1: keeps "))
+    assert " messages" in plan.lines[at]
+    assert plan.lines[at + 1].startswith("  lost: ")
+    assert plan.lines[at + 2].startswith("  given up with it, though whole: ")
+    options = [line.split()[1:3] for line in plan.lines if line.startswith("  otherwise: ")]
+    (chosen,) = [option for option in options if option[1].startswith("/orders/1=")]
+    side = chosen[1].partition("=")[2]
+    assert run("--data-dir", data, "repair", "--keep", "most").status == USAGE
+    assert run("--data-dir", data, "repair", "--keep", "nobody=older").status == NO_INPUT
+    records = run("--json", "--data-dir", data, "repair", *chosen).records
+    (told,) = [t for t in records[0]["affected"] if t["stream"] == "/orders/1"]  # type: ignore[attr-defined]
+    assert told["keep"] == side
+    for choice in (chosen, ["--keep", "older", "--keep", "fork=newer"]):
+        copy = tmp_path / choice[-1].replace("/", "_")
+        shutil.copytree(data, copy)
+        done = run("--data-dir", copy, "repair", *choice, "--apply", "--yes")
+        assert done.status == OK, done.err
+        assert run("--data-dir", copy, "verify", "--deep").status == OK
+
+
+def test_a_stream_with_a_loss_says_so(data: Path, tmp_path: Path) -> None:
+    flip(first_segment(data), 700)
+    run("--data-dir", data, "repair", "--keep", "newer", "--apply", "--yes")
+    info = run("--json", "--data-dir", data, "info", "/orders/1").records[0]
+    first = str(info["first_offset"])
+    shown = run("--data-dir", data, "cat", "/orders/1", "--from", "-1")
+    assert shown.status == NO_INPUT
+    assert "was lost and repaired without" in shown.err
+    where = run("--data-dir", data, "decode-offset", "100", "/orders/1")
+    assert "was lost and repaired without" in where.text
+    with Daemon(tmp_path, settings=SMALL) as mended:
+        url = mended.stream("orders/1")
+        reply = httpx.get(url, params={"offset": "-1"})
+        assert (reply.status_code, reply.json()["code"]) == (410, "DATA_LOST")
+        assert reply.headers["Stream-Next-Offset"] == first
+        tail = run("tail", "--from", "-1", "--no-follow", url)
+        assert tail.status == NO_INPUT
+        assert f"what lies before {first} was lost" in tail.err
+    carried = tmp_path / "carried"
+    dumped = tmp_path / "all.cbor"
+    run("--data-dir", data, "export", "--format", "cbor", "--output", dumped, "--all")
+    assert run("--data-dir", carried, "import", "--init", "--input", dumped).status == OK
+    told = run("--data-dir", carried, "cat", "/orders/1", "--from", "-1")
+    assert "was lost and repaired without" in told.err
 
 
 def test_a_directory_of_a_newer_version_is_left_alone(data: Path) -> None:
@@ -229,7 +280,7 @@ def test_reindex_writes_indexes_again_and_nothing_is_lost(data: Path) -> None:
     assert result.status == OK, result.err
     assert run("--data-dir", data, "verify", "--deep").status == OK
     assert run("--data-dir", data, "cat", "/orders/1").out == expected
-    named = run("--data-dir", data, "reindex", "log", "--apply", "--yes")
+    named = run("--data-dir", data, "reindex", "log", "--apply", "--yes", "--verbose")
     assert named.status == OK, named.err
     assert any(line.startswith("write: streams/") for line in named.lines)
     assert run("--data-dir", data, "verify", "--deep").status == OK

@@ -6,6 +6,7 @@ import pytest
 
 from durastreamd.model.records import Append, Mark
 from durastreamd.offline.repair.apply import mark_of, repairs
+from durastreamd.offline.repair.losses import Keep
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.storage import format as fmt, log
 from tests.support.damage import (
@@ -29,39 +30,6 @@ TAIL, FLOOR, PRODUCERS, DATA = 2, 3, 8, 12
 A = fmt.stream_dir(1)
 J = fmt.stream_dir(2)
 A_LOG, A_IDX = fmt.segment_path(1, 0), fmt.index_path(1, 0)
-
-
-@pytest.fixture(scope="module")
-def world() -> World:
-    """/a has three segments and records in the journal; /j is JSON; /f forked /a; /s a snapshot."""
-    world = World()
-    world.create("/a")
-    world.create("/j", content_type="application/json")
-    world.create("/s")
-    for number in range(12):
-        world.append("/a", b"%04d" % number * 20, producer=("p", 0, number))
-        world.append("/j", b'{"n":%d},\n' % number)
-        world.append("/s", b"s%d" % number)
-        if number % 4 == 3:
-            world.checkpoint()
-    world.fork("/f", "/a", 160)
-    world.append("/f", b"the fork's own")
-    world.publish("/s", 10, b"folded up to ten")
-    world.checkpoint()
-    world.append("/a", b"after the checkpoint", producer=("p", 0, 12))
-    world.append("/j", b'"late",\n')
-    world.commit([(Mark(world.now_ms), b"")])
-    return world
-
-
-@pytest.fixture
-def disk(world: World) -> MovingDisk:
-    return moving(world.disk)
-
-
-@pytest.fixture(scope="module")
-def before(world: World) -> Dump:
-    return dump(world.engine)
 
 
 def found_at(disk: MovingDisk, path: str, position: int, kind: str) -> Finding:
@@ -124,7 +92,7 @@ def test_damage_inside_a_segment(
 
 def test_the_older_side_is_kept_on_request(disk: MovingDisk, before: Dump) -> None:
     flip(disk, A_LOG, 175)
-    plan = repaired(disk, keep="older")
+    plan = repaired(disk, keep=Keep("older"))
     assert losses_of(plan, "/a", "lost") == [(160, 240)]
     after = opened(disk)
     assert (after["/a"][FLOOR], after["/a"][TAIL]) == (0, 160)
@@ -135,7 +103,7 @@ def test_the_older_side_is_kept_on_request(disk: MovingDisk, before: Dump) -> No
 
 def test_a_loss_that_a_fork_reads_raises_its_floor_too(disk: MovingDisk, before: Dump) -> None:
     flip(disk, A_LOG, 85)
-    plan = repaired(disk)
+    plan = repaired(disk, keep=Keep("newer"))
     assert losses_of(plan, "/f", "lost") == [(80, 160)]
     after = opened(disk)
     raised(before, after, "/f", (80, 160))

@@ -145,6 +145,8 @@ def shown(found: Dump) -> dict[str, Shown]:
 
 def losses_of(plan: Plan, key: str, *kinds: str) -> list[tuple[int, int]]:
     found = []
+    if "unproven" in kinds:
+        found += [run for told in plan.affected if told.stream == key for run in told.unproven]
     for loss in plan.losses:
         if loss["stream"] == key and "to" in loss and loss["what"] in kinds:
             low, high = loss["from"], loss["to"]

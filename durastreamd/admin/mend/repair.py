@@ -8,17 +8,18 @@ import os
 import shlex
 
 from durastreamd.admin.findings import status_of
+from durastreamd.admin.mend.plans import tell
 from durastreamd.admin.place import confirm, disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, FOUND, LOCKED, OK, USAGE
 from durastreamd.offline.opening import in_use
 from durastreamd.offline.repair.apply import Repair, mark_of
+from durastreamd.offline.repair.losses import SIDES, Keep
 from durastreamd.offline.repair.plan import Plan, make_plan
 from durastreamd.offline.verify.census import stream_in
 from durastreamd.offline.verify.verification import Examination, Scope, examine
 from durastreamd.offline.verify.workers import cores, running
-from durastreamd.protocol.offsets import mint
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 
@@ -26,15 +27,17 @@ from durastreamd.storage.disk import RealDisk
 def _add_apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--apply", action="store_true", help="carry the plan out")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--verbose", action="store_true", help="name the files of the plan, too")
 
 
 def _add_repair(parser: argparse.ArgumentParser) -> None:
     _add_apply(parser)
     parser.add_argument(
         "--keep",
-        choices=("newer", "older"),
-        default="newer",
-        help="which side of a lost range is served (default: newer, and every offset stands)",
+        action="append",
+        default=[],
+        metavar="[STREAM=]SIDE",
+        help="which side of a loss is served: larger (the default), older or newer; repeatable",
     )
     parser.add_argument("--undo", metavar="REPAIR", help="take a repair back")
 
@@ -46,10 +49,11 @@ def _add_reindex(parser: argparse.ArgumentParser) -> None:
 
 def _run_repair(args: argparse.Namespace, console: Console) -> int:
     disk = disk_of(args)
+    keep = _keep_of(args.keep)
     if args.undo is not None:
         return _undo(disk, args, console)
     if not args.apply:
-        return _show(disk, args, console)
+        return _show(disk, args, keep, console)
     confirm(args, "carry out the repair of this data directory")
     with Repair(disk) as repair:
         mark = mark_of(disk)
@@ -57,19 +61,19 @@ def _run_repair(args: argparse.Namespace, console: Console) -> int:
             repair.resume(mark)
             console.note(f"{mark.name}, which was cut short, is finished")
         seen = _examine(args, console)
-        plan = make_plan(disk, seen, make_uuid=os.urandom(16), keep=args.keep)
+        plan = make_plan(disk, seen, make_uuid=os.urandom(16), keep=keep)
         return _carry_out(repair, plan, args, console)
 
 
-def _show(disk: RealDisk, args: argparse.Namespace, console: Console) -> int:
+def _show(disk: RealDisk, args: argparse.Namespace, keep: Keep, console: Console) -> int:
     _refuse_in_use(disk, args)
     mark = mark_of(disk)
     if mark is not None:
         console.note(f"{mark.name} was cut short; `dsadmin repair --apply` finishes it")
         return CORRUPT
     seen = _examine(args, console)
-    plan = make_plan(disk, seen, make_uuid=os.urandom(16), keep=args.keep)
-    _tell(plan, console)
+    plan = make_plan(disk, seen, make_uuid=os.urandom(16), keep=keep)
+    tell(plan, root_of(args), console, verbose=args.verbose)
     if plan.empty:
         console.note("nothing to repair")
         return OK
@@ -82,7 +86,7 @@ def _run_reindex(args: argparse.Namespace, console: Console) -> int:
     if not args.apply:
         _refuse_in_use(disk, args)
         plan = _reindex_plan(disk, args, console)
-        _tell(plan, console)
+        tell(plan, root_of(args), console, verbose=args.verbose)
         if not plan.empty:
             console.note("nothing was changed; --apply carries this out")
         return OK if plan.empty else status_of(plan.findings)
@@ -104,14 +108,14 @@ def _reindex_plan(disk: RealDisk, args: argparse.Namespace, console: Console) ->
         console.note("every index is whole; name a stream to have its indexes written again")
         return Plan(seen.findings)
     plan = make_plan(disk, seen, make_uuid=os.urandom(16), rebuild=frozenset(wanted))
-    if any(loss["what"] != "unproven" for loss in plan.losses):
+    if plan.losses:
         text = "more than indexes is damaged; `dsadmin repair` says what can be done"
         raise CommandError(CORRUPT, text)
     return plan
 
 
 def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Console) -> int:
-    _tell(plan, console)
+    tell(plan, root_of(args), console, verbose=args.verbose)
     if plan.empty:
         console.note("nothing to repair")
         return OK
@@ -124,6 +128,22 @@ def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Co
         console.line(f"done: originals and manifest are in {fmt.QUARANTINE_DIR}/{name}")
         console.line(f"undo: {undo}")
     return OK
+
+
+def _keep_of(said: list[str]) -> Keep:
+    """Return which side of a loss is kept: what was said last counts, of all and of each stream."""
+    side = SIDES[0]
+    named: dict[str, str] = {}
+    for text in said:
+        name, _, wanted = text.rpartition("=")
+        if wanted not in SIDES:
+            told = f"--keep takes {', '.join(SIDES[:-1])} or {SIDES[-1]}, or STREAM= and one of "
+            raise CommandError(USAGE, f"{told}them, not {text!r}")
+        if name:
+            named[name] = wanted
+        else:
+            side = wanted
+    return Keep(side, named)
 
 
 def _undo(disk: RealDisk, args: argparse.Namespace, console: Console) -> int:
@@ -149,39 +169,6 @@ def _refuse_in_use(disk: RealDisk, args: argparse.Namespace) -> None:
 def _examine(args: argparse.Namespace, console: Console) -> Examination:
     with running(str(root_of(args)), cores(), console, "verify") as run:
         return examine(disk_of(args), Scope(deep=True), run)
-
-
-def _tell(plan: Plan, console: Console) -> None:
-    """Write the plan: what is lost, what is done about it, and with which files."""
-    if console.as_json:
-        for loss in plan.losses:
-            console.record({"type": "loss", **loss})
-        for note in plan.notes:
-            console.record({"type": "note", "detail": note})
-        for path in plan.out:
-            console.record({"type": "quarantine", "file": path})
-        for file in plan.made:
-            console.record({"type": "write", "file": file.path})
-        return
-    lines = [f"loss: {loss_text(loss)}" for loss in plan.losses]
-    lines += [f"note: {note}" for note in plan.notes]
-    lines += [f"quarantine: {path}" for path in plan.out]
-    lines += [f"write: {file.path}" for file in plan.made]
-    if not plan.losses and not plan.empty:
-        lines.append("nothing is lost")
-    for line in lines:
-        console.line(line)
-
-
-def loss_text(loss: dict[str, object]) -> str:
-    """Return one loss as a line."""
-    whose = f"{loss['stream']}: " if loss["stream"] else ""
-    low, high = loss.get("from"), loss.get("to")
-    if not isinstance(low, int) or not isinstance(high, int):
-        return f"{whose}{loss['what']}: {loss['detail']}"
-    what = str(loss["what"])
-    what = {"unproven": "taken without proof, its checksums are lost"}.get(what, what)
-    return f"{whose}offsets {mint(low)} to {mint(high)}: {what}"
 
 
 REPAIR = Command("repair", "mend what is damaged; shows a plan first", _add_repair, _run_repair)

@@ -1,31 +1,52 @@
 """What a lost range means for the stream that lost it, and for its forks.
 
-A hole is never served. What lies after the loss is kept: the floor rises to the end of it, so that
-every offset keeps its meaning, a reader from below is told 410, and the tail stands. If nothing
-follows the loss the tail is cut back to the last byte that survives; if nothing precedes it either,
-the stream is empty at its old tail. With ``keep="older"`` what lies before the first loss is kept
-instead, and the tail is cut back to it.
+A hole is never served, so of the runs of bytes that losses leave of a stream one is kept. Which one
+is the operator's choice, for all streams or for one:
 
-A snapshot goes with a raised floor: what it was folded from no longer joins what follows.
+    larger   the longest run (the default). Where two are of one length, the one that joins the
+             snapshot, else the newest
+    older    the first run: the stream begins as it did, and its tail is cut back to the loss
+    newer    the last run: the floor rises to the end of the loss, every offset keeps its meaning
+
+Readers from below a raised floor are told 410 ``DATA_LOST``. Where no run is left the stream is
+empty at its old tail, or at its snapshot.
+
+A snapshot whose blob verifies stays. It counts as the beginning of the older run, even where
+nothing else is left of that. If another run is kept the snapshot lies below the floor: it can be
+read by itself, and bootstrap, which would join the two, is refused (see ``Stream.lost_from``).
+
+A fork shows bytes of its source, so sources are settled first, and a fork loses what its source was
+cut back by. Kept up to a place below its fork position, it becomes a fork at that place.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from durastreamd.model.lineage import Lineage
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.verify.census import Ranges, joined, without
 
+SIDES = ("larger", "older", "newer")
+Run = tuple[int, int]
+
+
+class Keep(NamedTuple):
+    """Which side of a loss is kept: of every stream, and of those the operator named."""
+
+    side: str = "larger"
+    named: Mapping[str, str] = {}
+
 
 class Verdict(NamedTuple):
-    """A stream's new extent, and what is lost: destroyed, or whole but served no longer."""
+    """A stream's new extent, what goes, and what the other choices would keep."""
 
-    floor: int
-    tail: int
+    served: Run
     destroyed: Ranges
-    hidden: Ranges
+    given_up: Ranges  # whole, but served no longer
+    instead: dict[str, Run]
 
 
-def lost_of(lineage: Lineage, covered: dict[int, Ranges], stream: Stream) -> Ranges:
+def lost_of(lineage: Lineage, covered: Mapping[int, Ranges], stream: Stream) -> Ranges:
     """Return what is lost of all a stream shows, its own bytes and those it inherited."""
     lost: Ranges = []
     reached = stream.tail
@@ -41,21 +62,24 @@ def lost_of(lineage: Lineage, covered: dict[int, Ranges], stream: Stream) -> Ran
     return joined(lost)
 
 
-def judge(stream: Stream, lost: Ranges, keep: str) -> Verdict:
-    """Decide what a stream is served as."""
+def judge(stream: Stream, lost: Ranges, destroyed: Ranges, side: str) -> Verdict:
+    """Decide what a stream is served as that has lost something."""
+    choices = _choices(stream, lost)
+    served = choices[side]
+    given_up = without([(stream.floor, stream.tail)], [*destroyed, served])
+    instead = {name: run for name, run in choices.items() if run != served and run[0] < run[1]}
+    return Verdict(served, destroyed, given_up, instead)
+
+
+def _choices(stream: Stream, lost: Ranges) -> dict[str, Run]:
     floor, tail = stream.floor, stream.tail
-    own = max(floor, stream.fork_position)
-    if not lost:
-        return Verdict(floor, tail, [], [])
-    served: tuple[int, int]
-    before = [high for _, high in lost[:-1]]
-    if keep == "older" and lost[0][0] > own:
-        served = (floor, lost[0][0])
-    elif lost[-1][1] < tail:
-        served = (lost[-1][1], tail)
-    elif lost[-1][0] > max([own, *before]):
-        served = (max([floor, *before]), lost[-1][0])
-    else:
-        served = (tail, tail)
-    hidden = without([(floor, tail)], [*lost, served])
-    return Verdict(served[0], served[1], lost, hidden)
+    runs: list[Run] = without([(floor, tail)], lost)
+    folded = stream.snapshot is not None and stream.lost_from() is None
+    if folded and lost[0][0] == floor:
+        runs.insert(0, (floor, floor))
+    if not runs:
+        runs = [(tail, tail)]
+    # The first of equals is taken.
+    ranked = [*runs[:1], *runs[:0:-1]] if folded else runs[::-1]
+    largest = max(ranked, key=lambda run: run[1] - run[0])
+    return {"larger": largest, "older": runs[0], "newer": runs[-1]}

@@ -23,21 +23,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from durastreamd.engine.view import blob_of
-from durastreamd.model.lineage import Lineage
 from durastreamd.model.namespace import bucket_of
-from durastreamd.model.records import BucketChange, Delete
+from durastreamd.model.records import MARK_STREAM, BucketChange, Delete
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.names import stream_named
 from durastreamd.offline.repair.layout import Layout, NewFile, lay_out
-from durastreamd.offline.repair.losses import judge, lost_of
+from durastreamd.offline.repair.losses import Keep
 from durastreamd.offline.repair.pieces import Piece, frames_aside
 from durastreamd.offline.repair.salvage import Salvage, Strays, Traces, salvage
-from durastreamd.offline.verify.census import Census, Ranges, Readers, joined
+from durastreamd.offline.repair.settling import Affected, Settling
+from durastreamd.offline.verify.census import Census, Ranges, Readers
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import record_of
 from durastreamd.offline.verify.scan import JournalHead
 from durastreamd.offline.verify.survey import NEVER, StreamFiles, Survey, owner_of_lost
-from durastreamd.offline.verify.verification import Examination, check_snapshot
-from durastreamd.protocol.offsets import mint
+from durastreamd.offline.verify.verification import Examination
 from durastreamd.storage import catalog, format as fmt, journal
 from durastreamd.storage.catalog import Commit
 from durastreamd.storage.disk import Disk
@@ -49,14 +49,22 @@ _LIGHT = {"foreign", "orphan"}
 _NO_FILES = StreamFiles([], [], [])
 # Files that do not verify are tried in each other's place; more of them are rot, not a mix-up.
 STRAYS_MAX = 32
+_LARGER = Keep()
 
 
 @dataclass
 class Plan:
-    """What a repair will do. ``losses`` and ``notes`` are for the operator, one line each."""
+    """What a repair will do.
+
+    ``affected`` are the streams that are not as they were; ``losses`` all that is known to be lost,
+    ``doubts`` what nobody can know, ``notes`` the rest that an operator should read.
+    """
 
     findings: list[Finding]
+    streams: int = 0  # how many there are afterwards
+    affected: list[Affected] = field(default_factory=list)
     losses: list[dict[str, object]] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     out: list[str] = field(default_factory=list)  # files that go to quarantine
     made: list[NewFile] = field(default_factory=list)
@@ -74,11 +82,11 @@ def make_plan(
     seen: Examination,
     *,
     make_uuid: bytes,
-    keep: str = "newer",
+    keep: Keep = _LARGER,
     rebuild: frozenset[int] = frozenset(),
 ) -> Plan:
     """Decide what to do about what a deep verification has found."""
-    plan = Plan(seen.findings)
+    plan = Plan(seen.findings, sum(not s.gone for s in seen.census.streams.values()))
     plan.uuid = seen.found.uuid or make_uuid
     if all(finding.kind in _LIGHT for finding in seen.findings) and not rebuild:
         plan.out = [finding.path for finding in seen.findings]
@@ -92,7 +100,7 @@ class _Planning:
     """The making of a full plan."""
 
     def __init__(
-        self, disk: Disk, seen: Examination, plan: Plan, keep: str, rebuild: frozenset[int]
+        self, disk: Disk, seen: Examination, plan: Plan, keep: Keep, rebuild: frozenset[int]
     ) -> None:
         self._disk = disk
         self._found: Survey = seen.found
@@ -252,78 +260,31 @@ class _Planning:
     # --- losses ---
 
     def _settle(self) -> None:
-        covered: dict[int, Ranges] = {}
-        for stream, state in self._streams.items():
-            salvaged = self._salvaged.get(stream)
-            covered[stream] = salvaged.covered if salvaged is not None else [(0, state.tail)]
-        lineage = Lineage(self._streams)
-        verdicts = {
-            stream: judge(state, lost_of(lineage, covered, state), self._keep)
-            for stream, state in self._streams.items()
-            if not state.gone
+        settling = Settling(self._disk, self._found, self._streams, self._salvaged, self._change)
+        by_key = {state.key: state for state in self._streams.values()}
+        named = {
+            stream_named(by_key, self._streams, name).id: side
+            for name, side in self._keep.named.items()
         }
-        for stream, verdict in verdicts.items():
-            state = self._streams[stream]
-            changed = (verdict.floor, verdict.tail) != (state.floor, state.tail)
-            if changed:
-                self._change(stream)
-                state = self._streams[stream]
-                self._apply_verdict(state, verdict.floor, verdict.tail)
-            self._tell(state.key, "lost", verdict.destroyed)
-            self._tell(state.key, "no longer served", verdict.hidden)
-            self._tell(state.key, "unproven", self._unproven(lineage, state))
-            self._check_snapshot(stream)
-
-    def _unproven(self, lineage: Lineage, state: Stream) -> Ranges:
-        """Return which bytes of a stream, own or inherited, have no checksum left."""
-        ranges: Ranges = []
-        for holder, begin, high in lineage.parts(state):
-            if high <= state.floor:
-                break
-            salvaged = self._salvaged.get(holder.id)
-            low = max(begin, state.floor)
-            for first, last in salvaged.unproven if salvaged is not None else []:
-                if max(first, low) < min(last, high):
-                    ranges.append((max(first, low), min(last, high)))
-        return joined(ranges)
+        self._plan.affected = settling.run(self._keep.side, named)
+        self._plan.made += settling.made
+        self._plan.streams = sum(not state.gone for state in self._streams.values())
+        for told in self._plan.affected:
+            self._tell(told.stream, "lost", told.lost)
+            self._tell(told.stream, "no longer served", told.given_up)
+            if told.snapshot_lost:
+                self._plan.losses.append(
+                    {"stream": told.stream, "what": "snapshot", "detail": told.snapshot_lost}
+                )
 
     def _change(self, stream: int) -> None:
         """A stream that was left alone so far is to be laid out anew."""
         if stream not in self._salvaged:
             self._salvage(stream, [])
 
-    def _apply_verdict(self, state: Stream, floor: int, tail: int) -> None:
-        if tail != state.tail:
-            salvaged = self._salvaged[state.id]
-            known = [(p.end, p.messages) for p in salvaged.pieces if p.end <= tail]
-            known += [
-                (b.end, b.tail[0].messages) for b in salvaged.blocks if b.tail and b.end <= tail
-            ]
-            state.messages = max(known, default=(0, 0))[1]
-        state.tail = tail
-        if floor != state.floor:
-            self._lose_snapshot(state, "it is of what was lost")
-            state.floor = floor
-
     def _tell(self, key: str, what: str, ranges: Ranges) -> None:
         for low, high in ranges:
             self._plan.losses.append({"stream": key, "what": what, "from": low, "to": high})
-
-    def _check_snapshot(self, stream: int) -> None:
-        state = self._streams[stream]
-        if state.snapshot is None or state.gone:
-            return
-        wrong = list(check_snapshot(self._disk, state.snapshot, state.key, deep=True))
-        if wrong:
-            self._change(stream)
-            state = self._streams[stream]
-            self._lose_snapshot(state, wrong[0].detail)
-
-    def _lose_snapshot(self, state: Stream, why: str) -> None:
-        if state.snapshot is not None:
-            detail = f"that of {mint(state.snapshot.position)}: {why}"
-            self._plan.losses.append({"stream": state.key, "what": "snapshot", "detail": detail})
-        state.snapshot = None
 
     # --- files ---
 
@@ -357,7 +318,7 @@ class _Planning:
             self._plan.notes.append("the identity is written again from what other files say")
             if found.uuid is None:
                 detail = "no file names the directory's uuid, so nothing in its journal verifies"
-                self._plan.losses.append({"stream": "", "what": "journal", "detail": detail})
+                self._lose("journal", detail)
         lsn = max([found.top_lsn, *(s.lsn for s in self._streams.values())])
         number = max(found.journal_number, *found.headers, 0) + 1
         ids = [*self._streams, *found.files, *(h.frame.stream for h in found.heads)]
@@ -399,22 +360,62 @@ class _Planning:
         plan.out = list(dict.fromkeys(out))
         _empty_directories(self._disk, plan, found, {file.path for file in plan.made})
 
+    # --- the journal ---
+
     def _name_lost_frames(self) -> None:
         found = self._found
         for finding in found.findings:
-            if finding.kind == "torn":
+            if finding.path.endswith(".jnl"):
+                self._about_journal(finding)
+            elif finding.kind == "torn":
                 self._plan.notes.append(f"{finding.path}:{finding.position}: {finding.detail}, cut")
-            elif finding.path.endswith(".jnl") and finding.kind in ("missing", "header", "frame"):
-                detail = f"{finding.path}:{finding.position}: {finding.detail}; "
-                detail += "changes since the last checkpoint that stood there are lost"
-                self._plan.losses.append({"stream": "", "what": "journal", "detail": detail})
         for low, high in found.missing:
-            owner = owner_of_lost(found, high) if low == high else None
-            known = self._streams.get(owner) if owner else None
-            whose = f"of {known.key}" if known is not None else "whose, nobody can say"
-            detail = f"journal frames {low} to {high}, {whose}; what streams lost is named above, "
-            detail += "the last record of others may be among them"
-            self._plan.losses.append({"stream": "", "what": "frames", "detail": detail})
+            self._about_missing(low, high)
+
+    def _about_journal(self, finding: Finding) -> None:
+        """Say what a fault of a journal file has cost; what it is known to have is named later."""
+        path, position, kind, detail = finding[:4]
+        plan = self._plan
+        if kind == "torn" and position:
+            plan.notes.append(f"{path}:{position}: {detail}, cut")
+        elif kind == "torn":
+            plan.doubts.append(f"{path} is empty; what it held, if anything, is gone")
+        elif kind == "missing":
+            self._lose("journal", f"{path} is missing; what it held, if anything, is gone")
+        elif kind == "header":
+            read = sum(fmt.journal_path(head.number) == path for head in self._found.heads)
+            if read:
+                plan.notes.append(f"{path}: its header is damaged, {read} of its records are whole")
+            else:
+                plan.doubts.append(
+                    f"{path}: its header is damaged and no record in it is whole; "
+                    "what it held, if anything, is gone"
+                )
+        elif kind == "frame" and not self._found.missing:
+            self._lose("journal", f"{path}:{position}: {detail}; what stood there is gone")
+
+    def _about_missing(self, low: int, high: int) -> None:
+        """Name records that were durable and are in no file."""
+        owner = owner_of_lost(self._found, high) if low == high else None
+        known = self._streams.get(owner) if owner else None
+        if owner == MARK_STREAM:
+            self._plan.notes.append(f"record {low} of the journal is lost; it held no data")
+        elif owner == 0:
+            self._lose("frames", f"record {low} of the journal: a bucket made or removed")
+        elif known is not None:
+            hurt = any(told.stream == known.key and told.lost for told in self._plan.affected)
+            what = "see above" if hurt else "its last one, or one that held no bytes"
+            self._lose("frames", f"record {low} of the journal, of {known.key}: {what}")
+        else:
+            which = f"record {low}" if low == high else f"records {low} to {high}"
+            self._lose(
+                "frames",
+                f"{which} of the journal: whose, nobody can say. Any stream may be without its "
+                "last bytes, a producer without its last number, a deletion be undone",
+            )
+
+    def _lose(self, what: str, detail: str) -> None:
+        self._plan.losses.append({"stream": "", "what": what, "detail": detail})
 
 
 def _empty_directories(disk: Disk, plan: Plan, found: Survey, made: set[str]) -> None:

@@ -52,6 +52,7 @@ class Salvage:
         self.pieces: list[Piece] = []
         self.unproven: Ranges = []
         self.nameless = False
+        self.forgotten_from: int | None = None  # what producers sent from here on is not known
 
     @property
     def covered(self) -> Ranges:
@@ -143,7 +144,10 @@ class _Salvaging:
             return
         start = read_or_nothing(self._disk, handle, 16, 0)
         if start and not start.startswith(_OURS):
-            self._extents.append((base, base + self._disk.size(handle), path))
+            # What a segment has from where the next one begins is no part of the stream.
+            after = [other for other in self._traces.files.bases if other > base]
+            end = min([base + self._disk.size(handle), *after])
+            self._extents.append((base, end, path))
         self._disk.release(handle)
 
     def _index_frames(self, base: int) -> Iterator[fmt.StoredFrame]:
@@ -244,8 +248,31 @@ class _Salvaging:
             if lsn > newest.lsn:
                 advance(folded.stream, record, lsn)
         folded.stream.damage = ""
+        folded.forgotten_from = self._forgotten_from(folded.stream)
         folded.stream.plain = not folded.detail.producers and folded.detail.seq is None
         return folded
+
+    def _forgotten_from(self, stream: Stream) -> int | None:
+        """Return from where on records may have told of producers that nothing tells of any more.
+
+        A state knows them as of its place, and so does a row that says that there are none; from
+        there on every record must be known.
+        """
+        row = self._traces.row
+        known = [(state.lsn, state.tail) for state, _ in self._states]
+        if row is not None and row.stream.plain:
+            known.append((row.stream.lsn, row.stream.tail))
+        heads = self._records.items()
+        known += [(lsn, r.start + r.size) for lsn, r in heads if isinstance(r, Create)]
+        if not known:
+            return stream.fork_position
+        lsn, tail = max(known)
+        later = [(n, (r.start, r.start + r.size)) for n, r in heads if n > lsn]
+        missing = without([(tail, stream.tail)], [place for _, place in later])
+        if missing:
+            return missing[0][0]
+        top = max([lsn, *(n for n, _ in later)])
+        return tail if row is not None and top < row.stream.lsn else None
 
     # --- the bytes ---
 

@@ -86,6 +86,10 @@ def begin(record: Create, lsn: int) -> Stream:
 
 def advance(stream: Stream, record: Record, lsn: int) -> None:
     """Fold one later record of a stream into it, whatever lies between."""
+    if isinstance(record, Append | Publish | Delete | Touch):
+        # What lies before a record was there, also where the record of it is lost.
+        stream.tail = max(stream.tail, record.start)
+        stream.messages = max(stream.messages, record.ordinal)
     if isinstance(record, Append):
         stream.tail = max(stream.tail, record.start + record.size)
         stream.messages = max(stream.messages, record.ordinal + record.count)

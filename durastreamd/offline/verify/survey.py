@@ -18,7 +18,6 @@ import re
 from typing import NamedTuple
 
 from durastreamd.errors import DataDirectoryError
-from durastreamd.model.records import MARK_STREAM
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.scan import (
@@ -456,8 +455,11 @@ def _report_lost(found: Survey, placed: list[int]) -> None:
 
 
 def owner_of_lost(found: Survey, lsn: int) -> int | None:
-    """Return whose frame was lost, if the frame after it says so; 0 for a bucket's."""
+    """Return whose frame was lost, if the frame after it says so.
+
+    0 for a bucket's, ``MARK_STREAM`` for a mark, which holds nothing.
+    """
     for head in found.heads:
         if head.frame.lsn == lsn + 1:
-            return head.previous if head.previous != MARK_STREAM else None
+            return head.previous
     return None

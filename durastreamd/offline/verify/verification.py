@@ -259,6 +259,9 @@ def _check_stream(disk: Disk, census: Census, stream: Stream, scope: Scope) -> I
             yield Finding(directory, 0, "fork", detail, stream.key)
     if stream.snapshot is not None and not stream.gone:
         yield from check_snapshot(disk, stream.snapshot, stream.key, deep=scope.deep)
+        if stream.snapshot.owner not in census.streams:
+            detail = "the snapshot is a stream's that is gone, and would go with its directory"
+            yield Finding(blob_of(stream.snapshot).path, 0, "fork", detail, stream.key)
 
 
 def check_snapshot(disk: Disk, blob: Snapshot, key: str, *, deep: bool) -> Iterator[Finding]:

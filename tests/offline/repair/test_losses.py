@@ -3,9 +3,9 @@
 from hypothesis import given, strategies as st
 
 from durastreamd.model.lineage import Lineage
-from durastreamd.model.records import Create
+from durastreamd.model.records import Create, Snapshot
 from durastreamd.model.stream_state import Stream
-from durastreamd.offline.repair.losses import Verdict, judge, lost_of
+from durastreamd.offline.repair.losses import SIDES, judge, lost_of
 from durastreamd.offline.verify.census import Ranges, joined
 
 
@@ -16,40 +16,75 @@ def made(number: int, tail: int, source: int = 0, position: int = 0, floor: int 
     return stream
 
 
+def judged(stream: Stream, lost: Ranges, side: str) -> tuple[tuple[int, int], Ranges]:
+    """Return what is served, and what is given up."""
+    found = judge(stream, lost, lost, side)
+    assert found.destroyed == lost
+    return found.served, found.given_up
+
+
 def test_each_row_of_the_rule() -> None:
     stream = made(1, 100, floor=10)
-    assert judge(stream, [], "newer") == Verdict(10, 100, [], [])
-    # What follows the loss is kept, and what precedes it is whole but served no longer.
-    assert judge(stream, [(40, 50)], "newer") == Verdict(50, 100, [(40, 50)], [(10, 40)])
-    assert judge(stream, [(40, 50)], "older") == Verdict(10, 40, [(40, 50)], [(50, 100)])
+    assert judged(stream, [(40, 50)], "newer") == ((50, 100), [(10, 40)])
+    assert judged(stream, [(40, 50)], "older") == ((10, 40), [(50, 100)])
+    assert judged(stream, [(40, 50)], "larger") == ((50, 100), [(10, 40)])
+    assert judged(stream, [(90, 91)], "larger") == ((10, 90), [(91, 100)])
+    # Of equals the newest; of three the longest.
+    assert judged(stream, [(50, 60)], "larger") == ((60, 100), [(10, 50)])
+    assert judged(stream, [(20, 21), (90, 91)], "larger") == ((21, 90), [(10, 20), (91, 100)])
     # Nothing follows: the tail is cut back. Nothing is left: empty at the old tail.
-    assert judge(stream, [(40, 100)], "newer") == Verdict(10, 40, [(40, 100)], [])
-    assert judge(stream, [(10, 100)], "newer") == Verdict(100, 100, [(10, 100)], [])
-    assert judge(stream, [(10, 20)], "older") == Verdict(20, 100, [(10, 20)], [])
+    assert judged(stream, [(40, 100)], "newer") == ((10, 40), [])
+    assert judged(stream, [(10, 100)], "larger") == ((100, 100), [])
+    assert judged(stream, [(10, 20)], "older") == ((20, 100), [])
 
 
-def test_a_fork_s_tail_is_never_cut_below_its_fork() -> None:
-    fork = made(2, 100, 1, 40)
-    assert judge(fork, [(30, 100)], "newer") == Verdict(100, 100, [(30, 100)], [(0, 30)])
+def test_a_snapshot_is_the_beginning_of_the_older_side() -> None:
+    stream = made(1, 100, floor=10)
+    stream.snapshot = Snapshot(1, 10, 1, "text/plain", 0, 0)
+    assert judged(stream, [(10, 100)], "larger") == ((10, 10), [])
+    assert judged(stream, [(10, 20)], "older") == ((10, 10), [(20, 100)])
+    assert judged(stream, [(10, 20)], "larger") == ((20, 100), [])
+    assert judged(stream, [(50, 60)], "larger") == ((10, 50), [(60, 100)]), "it joins"
+    stream.snapshot = Snapshot(1, 5, 1, "text/plain", 0, 0)  # with a hole before the floor
+    assert judged(stream, [(10, 100)], "larger") == ((100, 100), [])
+
+
+def test_the_other_choices_are_told() -> None:
+    found = judge(made(1, 100), [(20, 30), (80, 90)], [], "larger")
+    assert found.served == (30, 80)
+    assert found.instead == {"older": (0, 20), "newer": (90, 100)}
 
 
 LOST = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=5)
 
 
-@given(LOST, st.integers(0, 60), st.integers(0, 60), st.sampled_from(("newer", "older")))
+@given(
+    some=LOST,
+    low=st.integers(0, 60),
+    high=st.integers(0, 60),
+    side=st.sampled_from(SIDES),
+    folded=st.booleans(),
+)
 def test_nothing_lost_is_served_and_every_byte_is_accounted_for(
-    some: Ranges, low: int, high: int, keep: str
+    *, some: Ranges, low: int, high: int, side: str, folded: bool
 ) -> None:
     floor, tail = min(low, high), max(low, high)
     lost = joined([(max(first, floor), min(last, tail)) for first, last in some])
-    found = judge(made(1, tail, floor=floor), lost, keep)
-    assert floor <= found.floor <= found.tail <= tail
-    served = set(range(found.floor, found.tail))
+    if not lost:
+        return
+    stream = made(1, tail, floor=floor)
+    if folded:
+        stream.snapshot = Snapshot(1, floor, 1, "text/plain", 0, 0)
+    found = judge(stream, lost, lost, side)
+    assert floor <= found.served[0] <= found.served[1] <= tail
+    served = set(range(*found.served))
     gone = {at for first, last in found.destroyed for at in range(first, last)}
-    hidden = {at for first, last in found.hidden for at in range(first, last)}
+    given_up = {at for first, last in found.given_up for at in range(first, last)}
     assert not served & gone
-    assert not hidden & (served | gone)
-    assert served | gone | hidden == set(range(floor, tail))
+    assert not given_up & (served | gone)
+    assert served | gone | given_up == set(range(floor, tail))
+    if side == "larger":
+        assert all(last - first <= len(served) for first, last in found.instead.values())
 
 
 def test_what_a_fork_inherited_is_lost_with_its_source() -> None:

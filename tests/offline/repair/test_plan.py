@@ -1,5 +1,6 @@
 """The plan: nothing is touched by making it, and it names what is lost, moved and made."""
 
+from durastreamd.offline.repair.losses import Keep
 from durastreamd.offline.repair.plan import Plan, make_plan
 from durastreamd.offline.verify.verification import Scope, examine, in_turn
 from durastreamd.storage import format as fmt
@@ -10,11 +11,11 @@ SEGMENT = fmt.segment_path(1, 0)
 
 
 def planned(
-    disk: MovingDisk, *, keep: str = "newer", rebuild: frozenset[int] = frozenset()
+    disk: MovingDisk, *, side: str = "newer", rebuild: frozenset[int] = frozenset()
 ) -> Plan:
     files = disk.files()
     seen = examine(disk, Scope(deep=True), in_turn(disk))
-    plan = make_plan(disk, seen, make_uuid=NEW_UUID, keep=keep, rebuild=rebuild)
+    plan = make_plan(disk, seen, make_uuid=NEW_UUID, keep=Keep(side), rebuild=rebuild)
     assert disk.files() == files
     assert disk.open_handles == 0
     return plan
@@ -41,7 +42,7 @@ def test_a_lost_range_is_named_with_its_stream(disk: MovingDisk) -> None:
 
 def test_which_side_of_a_loss_is_kept_is_asked_for(disk: MovingDisk) -> None:
     flip(disk, SEGMENT, 15)
-    newer, older = planned(disk), planned(disk, keep="older")
+    newer, older = planned(disk), planned(disk, side="older")
     assert fmt.segment_path(1, 20) in {file.path for file in newer.made}
     assert fmt.segment_path(1, 20) not in {file.path for file in older.made}
 
