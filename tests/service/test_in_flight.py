@@ -1,17 +1,20 @@
 """Bytes of writes are counted from their arrival until they are durable, or written to a file."""
 
 import socket
+from collections.abc import Callable
 
 import pytest
+import trio
 from h2.errors import ErrorCodes
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from durastreamd.http.budget import TINY_BYTES
 from durastreamd.service.limits import Limits, WriteLimits
 from durastreamd.service.snapshots import PIECE_BYTES
+from durastreamd.service.writes import SPLITS_MAX
 from tests.http.h2_client import H2Client
 from tests.http.harness import Client
-from tests.service.harness import BINARY, TEXT, Site, request_bytes, serving
+from tests.service.harness import BINARY, JSON, TEXT, Site, request_bytes, serving
 
 KIB = 1024
 
@@ -102,6 +105,37 @@ async def test_a_reload_does_not_forget_what_is_in_flight(
     assert reply.json["detail"].startswith("The server holds as many bytes of other requests as")
     site.bench.writer.release()
     assert (await connection.whole()).status == 204
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_few_json_bodies_are_taken_apart_at_one_time(
+    autojump_clock: MockClock, site: Site, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Taking one apart needs memory that the budget does not count."""
+    await site.make("s", JSON)
+    go_on, blocking, sizes = trio.Event(), site.bench.streams.blocking, [0]
+
+    async def held(job: Callable[[], object]) -> object:
+        sizes.append(sizes[-1] + 1)
+        await go_on.wait()
+        try:
+            return await blocking(job)
+        finally:
+            sizes.append(sizes[-1] - 1)
+
+    monkeypatch.setattr(site.bench.streams, "blocking", held)
+    connections = [site.connect() for _ in range(3 * SPLITS_MAX)]
+    body = b"[" + b"0," * 50_000 + b"0]"
+    for number, connection in enumerate(connections):
+        name = "s" if method == "POST" else f"new{number}"
+        await connection.send(method, f"/v1/stream/{name}", JSON, body)
+    await wait_all_tasks_blocked()
+    assert sizes[-1] == SPLITS_MAX
+    assert (await site.add("s", b"[1,2]", JSON)).status == 204, "a short one does not wait"
+    go_on.set()
+    for connection in connections:
+        assert (await connection.whole()).status in (201, 204)
+    assert (max(sizes), sizes[-1]) == (SPLITS_MAX, 0)
 
 
 async def test_a_snapshot_holds_what_is_not_written_yet(
