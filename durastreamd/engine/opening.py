@@ -15,7 +15,8 @@ so a crash during recovery is met by the same recovery again.
 
 After a kill what is read may be in the page cache alone. The catalogue, the journal and the names
 of both are therefore synced as they are read: a later file must never speak of something that a
-power cut can still take away.
+power cut can still take away. After a sync that failed even that says nothing, so the catalogue's
+last checkpoint is written again; of the journal nothing needs to be there once 5 is done.
 
 Damage that concerns one stream marks that stream, for good, in its row; its records are kept in
 quarantine/ and every other stream is served. A stream that was met damaged while it was served
@@ -148,7 +149,7 @@ class _Opening:
         for directory in ("", fmt.CATALOG_DIR, fmt.JOURNAL_DIR):
             self._disk.sync_directory(directory)
         loaded = catalog.load(self._disk, engine.uuid)
-        sync_file(self._disk, fmt.catalog_path(loaded.number))
+        catalog.secure(self._disk, loaded)
         self._load_rows(loaded)
         files = self._journal_files(loaded.commit)
         engine.applied_lsn = loaded.commit.lsn

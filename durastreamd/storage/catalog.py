@@ -40,13 +40,17 @@ class Commit(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A catalogue as read: rows in order (later ones win), the last commit, spare bytes."""
+    """A catalogue as read: rows in order (later ones win), the last commit, spare bytes.
+
+    ``last`` is the last checkpoint as it stands in the file, up to ``length``.
+    """
 
     number: int
     length: int
     checkpoint: int
     rows: list[Row]
     commit: Commit
+    last: bytes
     torn: bytes
 
     def streams(self) -> list[StreamRow]:
@@ -196,6 +200,21 @@ class CatalogWriter:
             raise SyncFailedError(reason) from exc
 
 
+def secure(disk: Disk, loaded: Loaded) -> None:
+    """Make a catalogue durable that was found: write its last checkpoint once more, and sync it.
+
+    After a sync that failed the kernel takes for written what never came to the disk. It is still
+    there to be read, and syncing it again says nothing. Only the last checkpoint may be so: nothing
+    is written after one whose sync has failed.
+    """
+    handle = disk.open(fmt.catalog_path(loaded.number), write=True)
+    try:
+        write_all(disk, handle, loaded.last, loaded.length - len(loaded.last))
+        disk.sync(handle)
+    finally:
+        disk.release(handle)
+
+
 def remove_superseded(disk: Disk, number: int) -> None:
     """Remove what is left of other catalogues than the one in use, and drafts of any."""
     for name in disk.names(fmt.CATALOG_DIR):
@@ -227,6 +246,7 @@ def _walk(data: bytes, position: int, number: int, base: int) -> Loaded | None:
     pending: list[Row] = []
     loaded: Loaded | None = None
     path = fmt.catalog_path(number)
+    begun = position
     while (found := parse_frame(data, position, base)) is not None:
         position = found.end
         if loaded is not None and found.checkpoint != loaded.checkpoint + 1:
@@ -240,7 +260,9 @@ def _walk(data: bytes, position: int, number: int, base: int) -> Loaded | None:
                 raise CorruptDataError(path, found.position, reason)
             rows += pending
             pending = []
-            loaded = Loaded(number, position, found.checkpoint, rows, found.commit, b"")
+            last = data[begun:position]
+            begun = position
+            loaded = Loaded(number, position, found.checkpoint, rows, found.commit, last, b"")
     if loaded is None:
         return None
     if _commit_after(data, loaded, base):

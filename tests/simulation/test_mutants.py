@@ -13,7 +13,7 @@ import pytest
 
 from durastreamd.engine import checkpoint as cp, opening
 from durastreamd.engine.engine import Engine
-from durastreamd.errors import DurastreamError
+from durastreamd.errors import DurastreamError, SyncFailedError
 from durastreamd.model import records, stream_state
 from durastreamd.storage import (
     catalog,
@@ -249,7 +249,55 @@ def a_failed_checkpoint_forgets_what_is_trimmed(patch: Patch) -> None:
     patch.setattr(cp, "_give_back", lambda engine, cut: original(engine, cut._replace(trimmed=[])))
 
 
+def a_failed_sync_is_tried_again(patch: Patch) -> None:
+    """The second one succeeds, and says nothing about what the first one lost."""
+    original = SimDisk.sync
+
+    def commit(self: journal.JournalWriter, batch: list[fmt.StoredFrame], data: Pieces) -> None:
+        disk_module.write_parts(self._disk, self._handle, data, self.length)
+        with suppress(SyncFailedError):
+            self._disk.sync(self._handle)
+        original(self._disk, self._handle)  # type: ignore[arg-type]
+        self.length += sum(map(len, data))
+        self.next_lsn, self._previous = batch[-1].lsn + 1, batch[-1].stream
+
+    patch.setattr(journal.JournalWriter, "commit", commit)
+
+
+def a_failed_sync_of_segments_is_tried_again(patch: Patch) -> None:
+    original = cp._sync_job
+
+    def sync_job(disk: SimDisk, *rest: Any) -> None:
+        try:
+            original(disk, *rest)
+        except SyncFailedError:
+            SimDisk.sync_everything(disk)
+
+    patch.setattr(cp, "_sync_job", sync_job)
+
+
+def a_failed_cut_is_passed_over(patch: Patch) -> None:
+    """What was answered as failed stays in the journal behind the next batch, or comes back."""
+
+    def cut_back(self: journal.JournalWriter) -> None:
+        with suppress(OSError):
+            self._disk.truncate(self._handle, self.length)
+
+    patch.setattr(journal.JournalWriter, "_cut_back", cut_back)
+
+
+def catalogue_synced_but_not_written_again(patch: Patch) -> None:
+    def secure(disk: SimDisk, loaded: catalog.Loaded) -> None:
+        disk_module.sync_file(disk, fmt.catalog_path(loaded.number))
+
+    patch.setattr(catalog, "secure", secure)
+
+
 FAILING_MUTANTS: tuple[Mutant, ...] = (
+    a_failed_sync_is_tried_again,
+    a_failed_sync_of_segments_is_tried_again,
+    a_failed_cut_is_passed_over,
+    catalogue_synced_but_not_written_again,
     successes_beside_a_failure_forgotten,
     a_failed_checkpoint_forgets_its_marks,
     a_failed_checkpoint_forgets_what_is_trimmed,

@@ -2,16 +2,17 @@
 
 import errno
 import os
+import random
 from collections.abc import Callable
 
 from durastreamd.errors import SyncFailedError, WriteFailedError
 from durastreamd.storage.disk import EXHAUSTED
-from tests.support.sim_disk import SimDisk
+from tests.support.sim_disk import Directory, SimDisk
 
 SHORT = "short write"
 FAULTS: tuple[int | str, ...] = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, SHORT)
 
-_COUNTED = (
+COUNTED = (
     "open",
     "pwrite",
     "pread",
@@ -32,9 +33,14 @@ class FaultDisk(SimDisk):
     fail_at = 0
     fault: int | str = errno.EIO
     period = 0  # after how many more operations it fails again; 1 is from then on, 0 never
-    only: tuple[str, ...] = _COUNTED
+    only: tuple[str, ...] = COUNTED
+    ragged = False  # a write that fails may have written a part
     calls = 0
     fired = 0
+
+    def __init__(self, root: Directory | None = None, rng: random.Random | None = None) -> None:
+        super().__init__(root)
+        self.rng = rng or random.Random(0)  # decides what a failed sync has lost
 
     def refuse(self, fault: int, only: tuple[str, ...]) -> None:
         """Fail these operations from now on."""
@@ -46,7 +52,7 @@ class FaultDisk(SimDisk):
 
     def __getattribute__(self, name: str) -> object:
         found = super().__getattribute__(name)
-        if name in _COUNTED:
+        if name in COUNTED:
             return super().__getattribute__("_counted")(name, found)
         return found
 
@@ -83,6 +89,14 @@ class FaultDisk(SimDisk):
             # The directory could not even be opened; see RealDisk.
             raise WriteFailedError(name) from OSError(self.fault, os.strerror(self.fault))
         if name.startswith("sync"):
+            if name != "sync_directory":
+                handle = arguments[0] if arguments else None
+                assert handle is None or isinstance(handle, int)
+                self.fail_sync(handle, self.rng)
             reason = f"{name} failed: {os.strerror(self.fault)}"
             raise SyncFailedError(reason)
+        if name == "pwrite" and self.ragged:
+            handle, data, position = arguments
+            assert isinstance(data, bytes | memoryview)
+            method(handle, data[: self.rng.randrange(len(data))], position)
         raise OSError(self.fault, os.strerror(self.fault), name)

@@ -6,6 +6,11 @@ they may be found after the power failed: unsynced writes lost, torn at and insi
 reordered, present by length only (zeros), or garbage; unsynced names lost. A kill -9 is
 ``survivor``: the same disk with everything written still there and still unsynced.
 
+A sync that failed leaves of a file's unsynced writes what the power cut would have (``fail_sync``),
+and the kernel takes the rest for written: it is seen until memory is short (``forgetful``), and a
+later sync that succeeds says nothing about it. Names are not lost so: a file system that cannot
+write its own journal takes nothing more.
+
 ``hook`` is called after every operation that changes something: each is a crash point.
 """
 
@@ -17,24 +22,56 @@ from collections.abc import Callable, Iterator
 from durastreamd.errors import DirectoryLockedError
 
 SECTOR = 512
+PAGE = 64  # what the kernel writes at least; as small as the files here are, beside real ones
 
 Write = tuple[int, bytes]  # position and data; a position of -1-n cuts the file to n
 
 
 class Inode:
-    """A file: what is surely on disk, what is seen, and what lies between."""
+    """A file: what is surely on disk, what is seen, and what lies between.
 
-    __slots__ = ("durable", "live", "pending")
+    ``lossy`` tells that a sync has failed: more is seen than what is on disk or will be.
+    """
+
+    __slots__ = ("durable", "live", "lossy", "pending")
 
     def __init__(self, data: bytes = b"") -> None:
         self.durable = data
         self.live = bytearray(data)
         self.pending: list[Write] = []
+        self.lossy = False
 
     def copy(self) -> "Inode":
         twin = Inode()
         twin.durable, twin.live, twin.pending = self.durable, bytearray(self.live), self.pending[:]
+        twin.lossy = self.lossy
         return twin
+
+    def settle(self) -> None:
+        """Make what is still to be written durable: all of it, or the pages it touches."""
+        if not self.lossy:
+            self.durable = bytes(self.live)
+        elif self.pending:
+            image = bytearray(self.durable)
+            for position, data in self.pending:
+                if position < 0:
+                    size = -1 - position
+                    del image[size:]
+                    image.extend(bytes(size - len(image)))
+                    continue
+                begin = position // PAGE * PAGE
+                end = -(-(position + len(data)) // PAGE) * PAGE
+                image.extend(bytes(max(0, begin - len(image))))
+                image[begin:end] = self.live[begin:end]
+            self.durable = bytes(image)
+        self.pending = []
+
+    def fail(self, rng: random.Random) -> None:
+        """Lose of what is still to be written what a power cut may lose, and have it forgotten."""
+        if self.pending:
+            self.durable = rng.choice(_file_images(self, rng, 2))
+            self.pending = []
+            self.lossy = True
 
 
 class Directory:
@@ -150,9 +187,7 @@ class SimDisk:
         self._done("truncate", self._paths[handle])
 
     def sync(self, handle: int) -> None:
-        node = self._handles[handle]
-        node.durable = bytes(node.live)
-        node.pending = []
+        self._handles[handle].settle()
         self.syncs += 1
         self._done("sync", self._paths[handle])
 
@@ -171,8 +206,7 @@ class SimDisk:
                 if isinstance(node, Directory):
                     settle(node)
                 else:
-                    node.durable = bytes(node.live)
-                    node.pending = []
+                    node.settle()
 
         settle(self.root)
         self.syncs += 1
@@ -258,6 +292,29 @@ class SimDisk:
         change(node.live)
         node.durable = bytes(node.live)
         node.pending = []
+
+    def fail_sync(self, handle: int | None, rng: random.Random) -> None:
+        """Have the sync of a file fail, or of all of them."""
+        nodes = self._all_nodes(self.root) if handle is None else iter([self._handles[handle]])
+        for node in nodes:
+            node.fail(rng)
+
+    def forgetful(self) -> "SimDisk":
+        """Return the disk as after a kill, with what the kernel took for written out of memory."""
+        found = self.survivor()
+        for node in self._all_nodes(found.root):
+            if node.lossy:
+                settled = node.copy()
+                settled.settle()
+                node.live = bytearray(settled.durable)
+        return found
+
+    def _all_nodes(self, directory: Directory) -> Iterator[Inode]:
+        for node in directory.live.values():
+            if isinstance(node, Directory):
+                yield from self._all_nodes(node)
+            else:
+                yield node
 
     def files(self) -> dict[str, bytes]:
         """Return every file by path, as seen."""
