@@ -154,6 +154,7 @@ class Engine:
             # A deletion that is kept for forks: what none of them reads goes, too.
             self.trimmed[stream] = None
             self._pass_over(before)
+            self._read_less(self.namespace.by_id[stream])
         self._keep(frame)
 
     def _pass_over(self, blob: Snapshot | None) -> None:
@@ -175,8 +176,20 @@ class Engine:
         self.removed[stream.id] = None
         self.damaged.pop(stream.id, None)
         self._pass_over(stream.snapshot)
-        if stream.source in self.namespace.by_id:
-            self.trimmed[stream.source] = None
+        self._read_less(stream)
+
+    def _read_less(self, stream: Stream) -> None:
+        """Note that a stream reads less of those it was forked from: they may keep less for it.
+
+        One that is there and has never been cut keeps all that is its own or above it, anyway.
+        """
+        by_id = self.namespace.by_id
+        source = by_id.get(stream.source)
+        while source is not None:
+            self.trimmed[source.id] = None
+            if not source.gone and source.floor == 0:
+                return
+            source = by_id.get(source.source)
 
     def begin_upload(self, stream: int) -> None:
         """Note that a blob is on its way. The journal has spoken of the stream just before.

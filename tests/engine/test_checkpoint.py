@@ -95,6 +95,40 @@ def test_removed_streams_and_passed_segments_give_their_space_back() -> None:
     assert view.read(1000, 1250) == b"x" * 250
 
 
+@pytest.mark.parametrize("end", ["snapshot", "delete"])
+def test_what_forks_no_longer_read_of_a_deleted_stream_goes_while_the_server_runs(end: str) -> None:
+    """Also of its source: the stream between is gone, and another fork of it reads only the end."""
+    world = World()
+    world.create("/a")
+    world.append("/a", b"x" * 150, b"y" * 150)
+    world.checkpoint()
+    world.fork("/b", "/a", 300)
+    world.append("/b", b"z" * 300)
+    world.checkpoint()
+    world.fork("/c", "/b", 600)
+    world.fork("/d", "/b", 600)
+    world.publish("/d", 600, b"folded")
+    for key in ("/a", "/b"):
+        world.delete(key)
+    world.checkpoint()
+    kept = [world.engine.namespace.by_key[key].id for key in ("/a", "/b")]
+    assert all(
+        world.disk.exists(fmt.segment_path(stream, at))
+        for stream, at in zip(kept, (0, 300), strict=True)
+    )
+    if end == "snapshot":
+        world.publish("/c", 600, b"folded")
+    else:
+        world.delete("/c")
+    world.checkpoint()
+    world.checkpoint()
+    assert passed(world.engine) == []
+    assert not any(
+        world.disk.exists(fmt.segment_path(stream, at))
+        for stream, at in zip(kept, (0, 300), strict=True)
+    )
+
+
 def test_retention_frees_nothing_that_a_fork_reads() -> None:
     world = World()
     world.create("/a")

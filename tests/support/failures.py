@@ -94,7 +94,7 @@ def _hunt(world: FailingWorld, rng: random.Random, steps: int, cap: int) -> Tall
         operation = random_step(world, rng)
         world.now_ms += 10
         world._history, world._acked = [dump(world.engine)], 0
-        before, ended = world.disk, False
+        before, ended, waiting = world.disk, False, bool(world.engine.trimmed)
         if operation != world.reopen and rng.random() < 0.7:
             world.arm(rng)
         try:
@@ -111,7 +111,7 @@ def _hunt(world: FailingWorld, rng: random.Random, steps: int, cap: int) -> Tall
             _now(world, legal[0], where)
         if ended or before.fired or rng.random() < 0.2:
             states += _crashes(world.disk, legal, rng, cap, where, deep=ended)
-        tidy = before.fired and not ended and rng.random() < 0.3
+        tidy = waiting and before.fired and not ended
         before.fired = world.disk.fired = 0
         if tidy:
             _tidied_alive(world, where)
