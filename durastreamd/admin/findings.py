@@ -3,13 +3,16 @@
 from collections.abc import Iterable
 
 from durastreamd.kit.console import Console
-from durastreamd.kit.status import CORRUPT, FOUND, OK
-from durastreamd.offline.verify.findings import Finding
+from durastreamd.kit.status import CORRUPT, FOUND, IO_ERROR, OK
+from durastreamd.offline.verify.findings import UNREADABLE, Finding
 
 
 def status_of(findings: Iterable[Finding]) -> int:
     """Return the exit status that a set of findings comes to."""
     worst = OK
+    findings = list(findings)
+    if any(finding.kind == UNREADABLE for finding in findings):
+        return IO_ERROR
     for finding in findings:
         if not finding.harmless:
             return CORRUPT

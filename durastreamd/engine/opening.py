@@ -52,7 +52,7 @@ from durastreamd.model.records import (
 )
 from durastreamd.model.stream_state import Stream
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
-from durastreamd.storage.disk import Disk, sync_file, write_new_file
+from durastreamd.storage.disk import NO_FAULTS, Disk, sync_file, write_new_file
 from durastreamd.storage.recovery import JournalWalk, Replay, SetAside, Torn
 from durastreamd.storage.rows import BucketRow, StreamRow, latest
 
@@ -405,6 +405,11 @@ class _Opening:
             return self._disk.names(shard)
         except NotADirectoryError:
             return []  # not ours
+        except OSError as exc:
+            if exc.errno in NO_FAULTS:
+                raise
+            logger.warning("%s cannot be read: %s", shard, exc.strerror or exc)
+            return []  # what has ended in it is removed by a later start
 
     def _repeat(self, removal: str) -> None:
         """Do a removal again that the last commit ordered; a crash may have come first."""

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -268,7 +269,13 @@ class RealDisk:
         flags |= os.O_RDWR if write else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return self._open(path, flags)
+        handle = self._open(path, flags)
+        found = os.fstat(handle).st_mode
+        if not stat.S_ISREG(found):
+            os.close(handle)
+            number = errno.EISDIR if stat.S_ISDIR(found) else errno.ENXIO
+            raise OSError(number, os.strerror(number), self._path(path))
+        return handle
 
     def _open(self, path: str, flags: int) -> int:
         try:

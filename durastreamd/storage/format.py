@@ -4,6 +4,7 @@ All integers are little-endian. A checksum is the last field of its struct and c
 up to itself and the variable part that follows it.
 """
 
+import re
 import struct
 from typing import NamedTuple
 
@@ -73,6 +74,9 @@ class StoredFrame(NamedTuple):
     payload: bytes | memoryview
 
 
+_STREAM_NAME = re.compile("[0-9a-f]{16}")
+
+
 def stream_dir(stream: int) -> str:
     """Return the directory of a stream; the last byte of the id spreads them over 256 shards."""
     return f"{STREAMS_DIR}/{stream & 0xFF:02x}/{stream:016x}"
@@ -82,7 +86,7 @@ def stream_of(path: str) -> int | None:
     """Return the stream that a path is of; None for files that are of no stream."""
     top, _, rest = path.partition("/")
     name = rest[3:19]
-    if top != STREAMS_DIR or len(name) != 16:
+    if top != STREAMS_DIR or not _STREAM_NAME.fullmatch(name):
         return None
     return int(name, 16)
 

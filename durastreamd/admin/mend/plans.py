@@ -16,6 +16,7 @@ from durastreamd.offline.repair.plan import Plan
 from durastreamd.offline.repair.settling import Affected
 from durastreamd.offline.verify.census import Ranges
 
+_LEFT = "make it readable and repair again, or move it away to give up what it holds"
 # Of the ranges of one stream; more are in the JSON form and in the manifest.
 RANGES_SHOWN_MAX = 3
 
@@ -53,6 +54,7 @@ def _outcomes(plan: Plan) -> dict[str, int]:
 
 
 def _lines(plan: Plan, root: Path) -> Iterator[str]:
+    yield from (f"left alone: {key}: {why}; {_LEFT}" for key, why in plan.left.items())
     if plan.empty:
         return
     words = {"whole": "whole, but see below", "in part": "kept in part"}
@@ -72,7 +74,7 @@ def _lines(plan: Plan, root: Path) -> Iterator[str]:
     yield from (f"note: {note}" for note in plan.notes)
     if any(told.unproven for told in plan.affected):
         yield "taken without proof: served as it is, its checksums are lost"
-    if not plan.losses and not plan.doubts:
+    if not plan.losses and not plan.doubts and not plan.left:
         forgotten = any(told.producers_lost for told in plan.affected)
         yield "no byte is lost, but producers are forgotten" if forgotten else "nothing is lost"
 
@@ -125,6 +127,7 @@ def _members(plan: Plan, root: Path) -> dict[str, object]:
             for loss in plan.losses
             if "from" not in loss
         ],
+        "left": [{"stream": key, "detail": why} for key, why in plan.left.items()],
         "doubts": plan.doubts,
         "notes": plan.notes,
         "quarantine": plan.out,

@@ -12,7 +12,7 @@ from durastreamd.admin.mend.plans import tell
 from durastreamd.admin.place import confirm, disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
-from durastreamd.kit.status import CORRUPT, FOUND, LOCKED, OK, USAGE
+from durastreamd.kit.status import CORRUPT, FOUND, IO_ERROR, LOCKED, OK, USAGE
 from durastreamd.offline.opening import in_use
 from durastreamd.offline.repair.apply import Repair, mark_of
 from durastreamd.offline.repair.losses import SIDES, Keep
@@ -75,8 +75,8 @@ def _show(disk: RealDisk, args: argparse.Namespace, keep: Keep, console: Console
     plan = make_plan(disk, seen, make_uuid=os.urandom(16), keep=keep)
     tell(plan, root_of(args), console, verbose=args.verbose)
     if plan.empty:
-        console.note("nothing to repair")
-        return OK
+        console.note("nothing can be repaired" if plan.left else "nothing to repair")
+        return IO_ERROR if plan.left else OK
     console.note("nothing was changed; --apply carries this out")
     return status_of(plan.findings) or FOUND
 
@@ -117,8 +117,8 @@ def _reindex_plan(disk: RealDisk, args: argparse.Namespace, console: Console) ->
 def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Console) -> int:
     tell(plan, root_of(args), console, verbose=args.verbose)
     if plan.empty:
-        console.note("nothing to repair")
-        return OK
+        console.note("nothing can be repaired" if plan.left else "nothing to repair")
+        return IO_ERROR if plan.left else OK
     name = repair.apply(plan)
     root = shlex.quote(str(root_of(args)))
     undo = f"dsadmin --data-dir {root} repair --undo {name} --apply --yes"
@@ -127,7 +127,7 @@ def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Co
     else:
         console.line(f"done: originals and manifest are in {fmt.QUARANTINE_DIR}/{name}")
         console.line(f"undo: {undo}")
-    return OK
+    return IO_ERROR if plan.left else OK
 
 
 def _keep_of(said: list[str]) -> Keep:

@@ -17,6 +17,7 @@ Nothing is written in place, and nothing is removed but empty directories.
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -160,7 +161,10 @@ class Repair:
             moves = [(target, source) for source, target in reversed(moves)]
         # First all that goes to the repair's directory; durable before anything takes its place.
         _move(disk, [move for move in moves if move[1].startswith(home)])
-        _move(disk, [move for move in moves if not move[1].startswith(home)])
+        rest = [move for move in moves if not move[1].startswith(home)]
+        if direction == "back":
+            _clear_away(disk, rest)
+        _move(disk, rest)
         if direction == "forward":
             _remove_empty(disk, manifest.emptied)
             self._replace_identity(datadir.text_of(bytes.fromhex(manifest.uuid)).encode())
@@ -186,6 +190,14 @@ def _move(disk: Disk, moves: list[tuple[str, str]]) -> None:
             _make_parents(disk, target, directories)
             disk.rename(source, target)
     _sync(disk, directories)
+
+
+def _clear_away(disk: Disk, moves: list[tuple[str, str]]) -> None:
+    """Remove directories that the repair made where something else had the name."""
+    for source, target in moves:
+        if disk.exists(source) and disk.exists(target):
+            with suppress(OSError):  # not empty, or no directory: then it is not the repair's
+                disk.remove_directory(target)
 
 
 def _remove_empty(disk: Disk, emptied: list[str]) -> None:

@@ -115,7 +115,10 @@ def _is_file(disk: Disk, files: StreamFiles, run: _Run, path: str) -> bool:
         return False
     if any(p.frame.size and (p.path, p.at) != (path, p.frame.start - run.base) for p in run.pieces):
         return False
-    return file_size(disk, path) == run.pieces[-1].end - run.base
+    try:
+        return file_size(disk, path) == run.pieces[-1].end - run.base
+    except OSError:
+        return False  # something that is no file has its name
 
 
 def _write_run(

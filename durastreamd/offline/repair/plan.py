@@ -28,6 +28,7 @@ from durastreamd.model.records import MARK_STREAM, BucketChange, Delete
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.names import stream_named
 from durastreamd.offline.repair.layout import Layout, NewFile, lay_out
+from durastreamd.offline.repair.left import leave, unreadable
 from durastreamd.offline.repair.losses import Keep
 from durastreamd.offline.repair.pieces import Piece, frames_aside
 from durastreamd.offline.repair.salvage import Salvage, Strays, Traces, salvage
@@ -36,6 +37,7 @@ from durastreamd.offline.verify.census import Census, Ranges, Readers
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import record_of
 from durastreamd.offline.verify.scan import JournalHead
+from durastreamd.offline.verify.segments import read_or_nothing
 from durastreamd.offline.verify.survey import NEVER, StreamFiles, Survey, owner_of_lost
 from durastreamd.offline.verify.verification import Examination
 from durastreamd.storage import catalog, format as fmt, journal
@@ -69,6 +71,7 @@ class Plan:
     out: list[str] = field(default_factory=list)  # files that go to quarantine
     made: list[NewFile] = field(default_factory=list)
     emptied: list[str] = field(default_factory=list)  # directories with nothing left in them
+    left: dict[str, str] = field(default_factory=dict)  # streams that are left alone, and why
     uuid: bytes = b""
 
     @property
@@ -88,11 +91,18 @@ def make_plan(
     """Decide what to do about what a deep verification has found."""
     plan = Plan(seen.findings, sum(not s.gone for s in seen.census.streams.values()))
     plan.uuid = seen.found.uuid or make_uuid
-    if all(finding.kind in _LIGHT for finding in seen.findings) and not rebuild:
-        plan.out = [finding.path for finding in seen.findings]
+    left = unreadable(seen)
+    plan.left = {s.key: left[i] for i, s in seen.census.streams.items() if i in left}
+    others = [
+        f
+        for f in seen.findings
+        if _stream_of(seen.census, f) not in left and f.path not in seen.found.unlisted
+    ]
+    if all(finding.kind in _LIGHT for finding in others) and not rebuild:
+        plan.out = [finding.path for finding in others]
         _empty_directories(disk, plan, seen.found, set())
         return plan
-    _Planning(disk, seen, plan, keep, rebuild).run()
+    _Planning(disk, seen, plan, keep, rebuild, left).run()
     return plan
 
 
@@ -100,7 +110,13 @@ class _Planning:
     """The making of a full plan."""
 
     def __init__(
-        self, disk: Disk, seen: Examination, plan: Plan, keep: Keep, rebuild: frozenset[int]
+        self,
+        disk: Disk,
+        seen: Examination,
+        plan: Plan,
+        keep: Keep,
+        rebuild: frozenset[int],
+        left: dict[int, str],
     ) -> None:
         self._disk = disk
         self._found: Survey = seen.found
@@ -108,7 +124,8 @@ class _Planning:
         self._plan = plan
         self._keep = keep
         self._rebuild = rebuild
-        self._dirty = {i for f in seen.findings if (i := self._stream_of(f)) is not None}
+        self._left = left
+        self._dirty = {i for f in seen.findings if (i := _stream_of(seen.census, f)) is not None}
         self._strays = self._find_strays(seen.findings)
         self._streams: dict[int, Stream] = {}
         self._salvaged: dict[int, Salvage] = {}
@@ -127,11 +144,6 @@ class _Planning:
 
     # --- which streams, and what of them ---
 
-    def _stream_of(self, finding: Finding) -> int | None:
-        if match := _STREAM_PATH.match(finding.path):
-            return int(match[1], 16)
-        return self._census.names.get(finding.stream) if finding.stream else None
-
     def _find_strays(self, findings: list[Finding]) -> Strays:
         """Look for files that stand under another's name, as restored copies sometimes do."""
         faulty = dict.fromkeys(f.path for f in findings if _STREAM_PATH.match(f.path))
@@ -145,9 +157,12 @@ class _Planning:
         return Strays(indexes, there)
 
     def _start_of(self, path: str) -> bytes:
-        handle = self._disk.open(path)
         try:
-            return self._disk.pread(handle, fmt.INDEX_HEADER.size, 0)
+            handle = self._disk.open(path)
+        except OSError:
+            return b""  # nothing that can be read is anybody's
+        try:
+            return read_or_nothing(self._disk, handle, fmt.INDEX_HEADER.size, 0)
         finally:
             self._disk.release(handle)
 
@@ -175,7 +190,8 @@ class _Planning:
         """A stream without any file, in a catalogue that is not whole, has probably ended."""
         row = self._found.listed.get(stream)
         made = row is not None and row.placement.made
-        return made and not self._found.catalog_trusted and stream not in self._found.files
+        there = stream in self._found.files or stream in self._left
+        return made and not self._found.catalog_trusted and not there
 
     def _fold_deletions(self) -> set[int]:
         ended: set[int] = set()
@@ -193,6 +209,12 @@ class _Planning:
     def _take(self, stream: int, heads: list[JournalHead]) -> None:
         row = self._found.listed.get(stream)
         fresh = [h for h in heads if row is None or h.frame.lsn > row.stream.lsn]
+        if stream in self._left:
+            kept = [h for h in fresh if h.payload_ok and h.frame.lsn < self._torn]
+            trusted = self._found.catalog_trusted
+            self._streams[stream], aside = leave(row, kept, self._left[stream], trusted=trusted)
+            self._plan.made += aside
+            return
         clean = row is not None and not fresh and stream not in self._dirty | self._rebuild
         if clean and row is not None:
             self._streams[stream] = Stream.from_row(row.stream.row())
@@ -260,7 +282,9 @@ class _Planning:
     # --- losses ---
 
     def _settle(self) -> None:
-        settling = Settling(self._disk, self._found, self._streams, self._salvaged, self._change)
+        settling = Settling(
+            self._disk, self._found, self._streams, self._salvaged, self._change, self._left.keys()
+        )
         by_key = {state.key: state for state in self._streams.values()}
         named = {
             stream_named(by_key, self._streams, name).id: side
@@ -416,6 +440,12 @@ class _Planning:
 
     def _lose(self, what: str, detail: str) -> None:
         self._plan.losses.append({"stream": "", "what": what, "detail": detail})
+
+
+def _stream_of(census: Census, finding: Finding) -> int | None:
+    if match := _STREAM_PATH.match(finding.path):
+        return int(match[1], 16)
+    return census.names.get(finding.stream) if finding.stream else None
 
 
 def _empty_directories(disk: Disk, plan: Plan, found: Survey, made: set[str]) -> None:

@@ -15,10 +15,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from durastreamd.errors import ReadFailedError
 from durastreamd.model.records import Append, Create, Delete, Record
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.offline.repair.pieces import Piece, messages_of
 from durastreamd.offline.verify.census import Ranges, joined, without
+from durastreamd.offline.verify.findings import UNREADABLE
 from durastreamd.offline.verify.folding import advance, begin, detail_of, learn, record_of, state_of
 from durastreamd.offline.verify.scan import JournalHead
 from durastreamd.offline.verify.segments import (
@@ -122,6 +124,10 @@ class _Salvaging:
     def _segment(self, base: int) -> None:
         task = SegmentTask(self._traces.stream, base, "", None, None, deep=True, live=False)
         report = check_segment(self._disk, task)
+        for finding in report.findings:
+            if finding.kind == UNREADABLE:
+                reason = f"{finding.detail}; nothing is repaired without it while it may be whole"
+                raise ReadFailedError(finding.path, reason)
         if not report.findings and report.tail is not None and not self._traces.anew:
             self._blocks.append(report)
             self._states.append(report.tail)

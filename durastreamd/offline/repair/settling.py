@@ -5,7 +5,7 @@ follows for the operator is one ``Affected`` for each stream that is not as it w
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -91,12 +91,14 @@ class Settling:
         streams: dict[int, Stream],
         salvaged: dict[int, Salvage],
         change: Callable[[int], None],
+        left: Collection[int] = (),
     ) -> None:
         self._disk = disk
         self._found = found
         self._streams = streams
         self._salvaged = salvaged
         self._change = change  # has a stream salvaged that was left alone so far
+        self._left = left  # streams that stay as they are, whatever is found of them
         self._lineage = Lineage(streams)
         self._covered: dict[int, Ranges] = {}
         self.made: list[NewFile] = []
@@ -107,7 +109,7 @@ class Settling:
         for stream, state in self._streams.items():
             salvaged = self._salvaged.get(stream)
             self._covered[stream] = salvaged.covered if salvaged is not None else [(0, state.tail)]
-        shown = [state for state in self._streams.values() if not state.gone]
+        shown = [s for s in self._streams.values() if not s.gone and s.id not in self._left]
         destroyed = {s.id: lost_of(self._lineage, self._covered, s) for s in shown}
         affected: list[Affected] = []
         for state in sorted(shown, key=self._lineage.depth):
@@ -173,7 +175,7 @@ class Settling:
         lost: dict[int, str] = {}
         for stream in list(self._streams):
             blob = self._streams[stream].snapshot
-            if blob is None or self._streams[stream].gone:
+            if blob is None or self._streams[stream].gone or stream in self._left:
                 continue
             wrong = list(check_snapshot(self._disk, blob, "", deep=True))
             if wrong:

@@ -1,6 +1,12 @@
 """What verification reports: one line per finding."""
 
+import errno
 from typing import NamedTuple
+
+from durastreamd.storage.disk import NO_FILE
+
+# The disk does not hand it out. Nobody knows whether it is whole, so no repair touches its stream.
+UNREADABLE = "unreadable"
 
 
 class Finding(NamedTuple):
@@ -36,3 +42,10 @@ class Finding(NamedTuple):
     def place(self) -> tuple[str, int, str]:
         """Return what two findings of the same thing have in common."""
         return self.path, self.position, self.kind
+
+
+def refusal(path: str, exc: OSError, stream: str = "") -> Finding:
+    """Return what it means that a file is not handed out: see ``storage.disk.faults_of``."""
+    odd = exc.errno in NO_FILE or exc.errno == errno.ENOENT
+    kind = "no-file" if odd else UNREADABLE
+    return Finding(path, 0, kind, exc.strerror or str(exc), stream)

@@ -5,6 +5,7 @@ The unit of work of a verification: a worker process takes a ``SegmentTask`` and
 (gaps, the state at the head of each, the catalogue's row) is judged by ``verification``.
 """
 
+import errno
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import xxhash
 
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Detail, Stream
-from durastreamd.offline.verify.findings import Finding
+from durastreamd.offline.verify.findings import UNREADABLE, Finding, refusal
 from durastreamd.offline.verify.folding import (
     advance,
     begin,
@@ -82,7 +83,16 @@ class _Check:
     def _found(self, path: str, position: int, kind: str, detail: str) -> None:
         self._findings.append(Finding(path, position, kind, detail, self._task.key))
 
+    def _refused(self, path: str, exc: OSError) -> None:
+        self._findings.append(refusal(path, exc, self._task.key))
+
     def run(self) -> SegmentReport:
+        """Check all of it; where the disk does not hand out a file, that is all there is to say."""
+        report = self._run()
+        refused = [f for f in report.findings if f.kind == UNREADABLE]
+        return report._replace(findings=refused) if refused else report
+
+    def _run(self) -> SegmentReport:
         raw = self._read_index()
         size = self._segment_size()
         read = len(raw)
@@ -128,7 +138,7 @@ class _Check:
             self._found(self._index, 0, "missing", "the index is not there")
             return b""
         except OSError as exc:
-            self._found(self._index, 0, "unreadable", exc.strerror or str(exc))
+            self._refused(self._index, exc)
             return b""
         if owner_of(raw) != (task.stream, task.base):
             self._header(raw)
@@ -256,7 +266,7 @@ class _Check:
         except FileNotFoundError:
             return -1
         except OSError as exc:
-            self._found(self._segment, 0, "unreadable", exc.strerror or str(exc))
+            self._refused(self._segment, exc)
             return -1
         try:
             return self._disk.size(handle)
@@ -294,6 +304,9 @@ class _Check:
             at = frame.start - self._task.base
             detail = f"the {frame.size} bytes of record {frame.lsn} do not verify"
             self._found(self._segment, at, "payload", detail)
+        failure = self._bytes.failure
+        if failure is not None and failure.errno != errno.ENOENT:
+            self._refused(self._segment, failure)
 
 
 def contradiction(told: tuple[Stream, Detail], known: tuple[Stream, Detail]) -> str:
@@ -331,10 +344,12 @@ class Payloads:
         self._disk = disk
         self._base = base
         self._window = memoryview(bytearray(WINDOW_BYTES))
+        self.failure: OSError | None = None  # why the disk did not hand out some of it
         try:
             self._handle = disk.open(path)
-        except OSError:
+        except OSError as exc:
             self._handle = -1
+            self.failure = exc
 
     def release(self) -> None:
         """Give the file back."""
@@ -369,7 +384,8 @@ class Payloads:
             return memoryview(b"")
         try:
             taken = self._disk.pread_into(self._handle, self._window[:size], position)
-        except OSError:
+        except OSError as exc:
+            self.failure = exc
             return memoryview(b"")
         return self._window[:taken]
 

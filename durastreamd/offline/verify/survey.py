@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from durastreamd.errors import DataDirectoryError
 from durastreamd.model.stream_state import Stream
-from durastreamd.offline.verify.findings import Finding
+from durastreamd.offline.verify.findings import Finding, refusal
 from durastreamd.offline.verify.scan import (
     JournalHead,
     JournalHeader,
@@ -31,7 +31,7 @@ from durastreamd.offline.verify.scan import (
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.catalog import Commit
 from durastreamd.storage.checksum import digest
-from durastreamd.storage.disk import Disk, read_file
+from durastreamd.storage.disk import NO_FILE, Disk, read_file
 from durastreamd.storage.rows import BucketRow, Row, StrangeRow, StreamEndRow, StreamRow, latest
 from durastreamd.storage.scan import Gap
 
@@ -80,6 +80,7 @@ class Survey:
         self.files: dict[int, StreamFiles] = {}
         self.leftovers: list[str] = []  # files of ours that nothing refers to any more
         self.foreign: list[str] = []
+        self.unlisted: set[str] = set()  # directories whose names the disk does not hand out
         self.orphans: list[Finding] = []  # indexes that would cut a segment in two
         # the catalogue
         self.listed: dict[int, Catalogued] = {}
@@ -102,6 +103,11 @@ class Survey:
     ) -> None:
         """Report something."""
         self.findings.append(Finding(path, position, kind, detail, "", harmless))
+
+    def refused(self, stream: int) -> bool:
+        """Tell whether the disk does not say which files a stream has."""
+        directory = fmt.stream_dir(stream)
+        return directory in self.unlisted or directory.rpartition("/")[0] in self.unlisted
 
     @property
     def torn_lsn(self) -> int:
@@ -157,12 +163,18 @@ def _shard(found: Survey, shard: str) -> None:
     if not re.fullmatch("[0-9a-f]{2}", shard):
         found.foreign.append(path)
         return
-    for name in _names_in(found, path):
+    shard_names = _names_in(found, path)
+    if not shard_names and not _is_directory(found, path):
+        return
+    for name in shard_names:
         if not re.fullmatch("[0-9a-f]{16}", name) or not name.endswith(shard):
             found.foreign.append(f"{path}/{name}")
             continue
+        names = _names_in(found, f"{path}/{name}")
+        if not names and not _is_directory(found, f"{path}/{name}"):
+            continue
         files = StreamFiles([], [], [])
-        for file in _names_in(found, f"{path}/{name}"):
+        for file in names:
             if match := _SEGMENT.fullmatch(file):
                 (files.segments if match[2] == "log" else files.indexes).append(int(match[1]))
             elif match := _SNAPSHOT.fullmatch(file):
@@ -176,8 +188,28 @@ def _names_in(found: Survey, path: str) -> list[str]:
     try:
         return found.disk.names(path)
     except NotADirectoryError:
-        found.foreign.append(path)
         return []
+    except OSError as exc:
+        found.unlisted.add(path)
+        found.findings.append(refusal(path, exc))
+        return []
+
+
+def _is_directory(found: Survey, path: str) -> bool:
+    """Tell whether an empty directory has a name, and nothing else: a file, a link to nowhere."""
+    if path in found.unlisted:
+        return False
+    try:
+        found.disk.release(found.disk.open(path))
+    except (IsADirectoryError, FileNotFoundError):
+        return True
+    except OSError as exc:
+        if exc.errno not in NO_FILE:
+            found.unlisted.add(path)
+            found.findings.append(refusal(path, exc))
+            return False
+    found.foreign.append(path)
+    return False
 
 
 # --- identity ---

@@ -21,7 +21,7 @@ from durastreamd.offline.verify.census import (
     take_census,
     without,
 )
-from durastreamd.offline.verify.findings import Finding
+from durastreamd.offline.verify.findings import UNREADABLE, Finding, refusal
 from durastreamd.offline.verify.segments import (
     WINDOW_BYTES,
     SegmentReport,
@@ -120,7 +120,8 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     for stream_id, group in groupby(run(tasks), key=lambda done: done[0].stream):
         reports = [report for _, report in group]
         findings += _own_findings(census, readers, listed[stream_id], reports)
-        findings += _join(found, census, readers, listed[stream_id], reports)
+        if not any(finding.kind == UNREADABLE for one in reports for finding in one.findings):
+            findings += _join(found, census, readers, listed[stream_id], reports)
     for stream in census.streams.values():
         if scope.only is None or stream.id in scope.only:
             findings += _check_stream(disk, census, stream, scope)
@@ -151,7 +152,11 @@ def settled(
 def _chosen(found: Survey, census: Census, scope: Scope) -> list[Catalogued]:
     """Return the catalogue's streams that are to be looked at; those that ended since are not."""
     wanted = census.streams.keys() if scope.only is None else census.streams.keys() & scope.only
-    return [row for stream, row in found.listed.items() if stream in wanted]
+    return [
+        row
+        for stream, row in found.listed.items()
+        if stream in wanted and not found.refused(stream)
+    ]
 
 
 def tasks_of(found: Survey, row: Catalogued, scope: Scope) -> Iterator[SegmentTask]:
@@ -270,25 +275,25 @@ def check_snapshot(disk: Disk, blob: Snapshot, key: str, *, deep: bool) -> Itera
     try:
         size = file_size(disk, file.path, missing=-1)
     except OSError as exc:
-        yield Finding(file.path, 0, "unreadable", exc.strerror or str(exc), key)
+        yield refusal(file.path, exc, key)
         return
     if size < 0:
         yield Finding(file.path, 0, "missing", f"the snapshot of {blob.size} bytes is gone", key)
     elif size != blob.size:
         detail = f"the snapshot has {size} bytes, {blob.size} were published"
         yield Finding(file.path, min(size, blob.size), "short", detail, key)
-    elif deep and not _is_whole(disk, file):
-        yield Finding(file.path, 0, "payload", "the snapshot does not verify", key)
+    elif deep:
+        yield from _check_blob(disk, file, key)
 
 
-def _is_whole(disk: Disk, file: BlobFile) -> bool:
-    """Tell whether a blob verifies; what the disk cannot give back does not."""
+def _check_blob(disk: Disk, file: BlobFile, key: str) -> Iterator[Finding]:
     try:
         for _ in read_blob(disk, file, WINDOW_BYTES):
             pass
-    except (CorruptDataError, OSError):
-        return False
-    return True
+    except CorruptDataError:
+        yield Finding(file.path, 0, "payload", "the snapshot does not verify", key)
+    except OSError as exc:
+        yield refusal(file.path, exc, key)
 
 
 # --- what nobody refers to ---
