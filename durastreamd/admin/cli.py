@@ -13,7 +13,7 @@ from durastreamd.admin.mend import gc, repair
 from durastreamd.admin.watch import tail, top
 from durastreamd.kit.command import Command, Parser, run
 from durastreamd.kit.console import Console
-from durastreamd.kit.status import FAILURES, IO_ERROR, by_kind
+from durastreamd.kit.status import FAILURES, IO_ERROR, NO_PERMISSION, by_kind
 
 COMMANDS: tuple[Command, ...] = (
     ls.COMMAND,
@@ -33,7 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     top.COMMAND,
 )
 
-EXPLAIN = by_kind((*FAILURES, (OSError, IO_ERROR)))
+EXPLAIN = by_kind((*FAILURES, (PermissionError, NO_PERMISSION), (OSError, IO_ERROR)))
 
 WHEN = ("auto", "always", "never")
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from durastreamd.kit.console import Console
+from durastreamd.kit.show import counted
 from durastreamd.kit.status import CORRUPT, FOUND, IO_ERROR, OK
 from durastreamd.offline.verify.findings import UNREADABLE, Finding
 
@@ -20,8 +21,8 @@ def status_of(findings: Iterable[Finding]) -> int:
     return worst
 
 
-def report(findings: list[Finding], console: Console) -> None:
-    """Write the findings, and on standard error what they come to."""
+def report(findings: list[Finding], checked: str, console: Console) -> None:
+    """Write the findings, and on standard error what they come to and of how much."""
     for finding in findings:
         if console.as_json:
             console.record(finding.members())
@@ -29,8 +30,9 @@ def report(findings: list[Finding], console: Console) -> None:
             console.line(str(finding))
     damage = sum(not finding.harmless for finding in findings)
     if damage:
-        console.note(f"{damage} findings of damage; `dsadmin repair` says what can be done")
+        found = counted(damage, "finding")
+        console.note(f"{found} of damage; `dsadmin repair` says what can be done")
     elif findings:
-        console.note(f"{len(findings)} findings, none of damage")
+        console.note(f"{counted(len(findings), 'finding')}, none of damage")
     else:
-        console.note("clean")
+        console.note(f"clean: {checked}")

@@ -54,6 +54,11 @@ def duration(length_ms: int) -> str:
     return f"{seconds:.1f} s"
 
 
+def counted(number: int, what: str, many: str = "") -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {what if number == 1 else many or what + 's'}"
+
+
 def size(count: float) -> str:
     """Return a number of bytes with the unit that leaves few digits."""
     amount = float(count)

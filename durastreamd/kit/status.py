@@ -66,6 +66,12 @@ def by_kind(failures: Failures) -> Explain:
 
     def explain(exc: Exception) -> tuple[int, str] | None:
         found = next((status for kind, status in failures if isinstance(exc, kind)), None)
-        return None if found is None else (found, str(exc))
+        return None if found is None else (found, _said(exc))
 
     return explain
+
+
+def _said(exc: Exception) -> str:
+    if isinstance(exc, OSError) and exc.filename and exc.strerror:
+        return f"{exc.filename}: {exc.strerror}"
+    return str(exc)

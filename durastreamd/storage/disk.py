@@ -214,6 +214,9 @@ def read_file(disk: Disk, path: str) -> bytes:
     handle = disk.open(path)
     try:
         return disk.pread(handle, disk.size(handle), 0)
+    except OSError as exc:
+        exc.filename = exc.filename or path  # a descriptor has no name
+        raise
     finally:
         disk.release(handle)
 
@@ -296,7 +299,11 @@ class RealDisk:
     def pread(self, handle: int, size: int, position: int, *, wait: bool = True) -> bytes:
         """See Disk."""
         if wait:
-            return os.pread(handle, size, position)
+            data = more = os.pread(handle, size, position)
+            while more and len(data) < size:  # a bad sector ends a read, and fails the next
+                more = os.pread(handle, size - len(data), position + len(data))
+                data += more
+            return data
         buffer = self._scratch[:size] if size <= len(self._scratch) else memoryview(bytearray(size))
         return bytes(buffer[: self.pread_into(handle, buffer, position, wait=False)])
 
@@ -305,7 +312,7 @@ class RealDisk:
     ) -> int:
         """See Disk."""
         if wait:
-            return os.preadv(handle, [buffer], position)
+            return self._fill(handle, buffer, position)
         try:
             taken = os.preadv(handle, [buffer], position, os.RWF_NOWAIT)
         except BlockingIOError as exc:
@@ -313,9 +320,16 @@ class RealDisk:
         except OSError as exc:
             if exc.errno != errno.EOPNOTSUPP:
                 raise
-            return os.preadv(handle, [buffer], position)
+            return self._fill(handle, buffer, position)
         if taken < len(buffer) and position + taken < os.fstat(handle).st_size:
             raise ColdReadError
+        return taken
+
+    def _fill(self, handle: int, buffer: memoryview, position: int) -> int:
+        taken = more = os.preadv(handle, [buffer], position)
+        while more and taken < len(buffer):
+            more = os.preadv(handle, [buffer[taken:]], position + taken)
+            taken += more
         return taken
 
     def pread_once(self, handle: int, buffer: memoryview, position: int) -> int:

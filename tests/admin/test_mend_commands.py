@@ -1,7 +1,9 @@
 """verify, repair, reindex and gc as an operator uses them, with the daemon before and after."""
 
+import errno
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -10,9 +12,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-from durastreamd.kit.status import CORRUPT, FOUND, LOCKED, NO_INPUT, OK, USAGE
+from durastreamd.kit.status import (
+    CORRUPT,
+    FOUND,
+    IO_ERROR,
+    LOCKED,
+    NO_INPUT,
+    NO_PERMISSION,
+    OK,
+    USAGE,
+)
 from durastreamd.storage import format as fmt
 from durastreamd.storage.checksum import digest
+from durastreamd.storage.disk import RealDisk
 from tests.admin.harness import JSON, SMALL, run, tree
 from tests.support.daemon import Daemon
 
@@ -117,6 +129,58 @@ def test_beside_a_server_at_work_nothing_is_reported(tmp_path: Path) -> None:
             writer.join()
         for command in (["repair"], ["reindex"], ["gc"], ["repair", "--apply", "--yes"]):
             assert run("--data-dir", tmp_path / "data", *command).status == LOCKED
+
+
+def test_a_clean_directory_is_said_to_be_so_with_how_much_was_checked(data: Path) -> None:
+    run("--data-dir", data, "repair", "--apply", "--yes")
+    for options, end in (["--deep"], " s\n"), ([], "; --deep reads the data, too\n"):
+        said = run("--data-dir", data, "verify", *options).err
+        assert said.startswith("dsadmin: clean: 8 streams, ")
+        assert re.search(r" segments, [0-9.]+ KiB read, [0-9]+ journal records?, ", said)
+        assert said.endswith(end)
+    said = run("--data-dir", data, "verify", "log").err
+    assert said.startswith("dsadmin: clean: 1 stream, ")
+
+
+@pytest.mark.parametrize("fault", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("place", ["journal", "catalog", "DURASTREAMD"])
+@pytest.mark.parametrize("operation", ["open", "pread", "names"])
+def test_what_speaks_of_all_streams_and_cannot_be_read_ends_everything(
+    data: Path, fault: int, place: str, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be whole: nothing is called lost, and nothing is moved."""
+    if operation == "names" and place == "DURASTREAMD":
+        return
+    before = tree(data)
+    refusing(monkeypatch, operation, place, fault)
+    status = NO_PERMISSION if fault == errno.EACCES else IO_ERROR
+    for command in (["verify", "--deep"], ["repair"], ["repair", "--apply", "--yes"], ["reindex"]):
+        result = run("--data-dir", data, *command)
+        assert result.status == status, (command, result.err)
+        assert place in result.err
+        assert not result.lines
+    assert tree(data) == before
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, operation: str, place: str, fault: int) -> None:
+    """Have the disk refuse one operation on whatever has a name in its path."""
+    opened: dict[int, str] = {}
+    real_open, real = RealDisk.open, getattr(RealDisk, operation)
+
+    def refuse(disk: RealDisk, what: str | int, *rest: object, **options: object) -> object:
+        path = opened.get(what, "") if isinstance(what, int) else what
+        if path.startswith(place):
+            named = None if operation == "pread" else str(path)
+            raise OSError(fault, os.strerror(fault), named)
+        return real(disk, what, *rest, **options)
+
+    def remember(disk: RealDisk, path: str, **options: bool) -> int:
+        handle = real_open(disk, path, **options)
+        opened[handle] = path
+        return handle
+
+    monkeypatch.setattr(RealDisk, "open", remember)
+    monkeypatch.setattr(RealDisk, operation, refuse)
 
 
 # --- repair ---

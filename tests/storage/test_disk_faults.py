@@ -11,7 +11,7 @@ import pytest
 from durastreamd.errors import SyncFailedError, WriteFailedError
 from durastreamd.storage import catalog, format as fmt
 from durastreamd.storage.blobs import BlobWriter
-from durastreamd.storage.disk import RealDisk, write_new_file
+from durastreamd.storage.disk import RealDisk, read_file, write_new_file
 from tests.support.crashes import catalogue_rewritten_at, recovered
 from tests.support.fault_disk import FaultDisk
 from tests.support.sim_disk import crash_images
@@ -155,3 +155,32 @@ def test_superseded_catalogues_go_when_the_directory_is_opened() -> None:
         write_new_file(world.disk, f"{fmt.CATALOG_DIR}/{name}", b"left over")
     world.reopen()
     assert world.disk.names(fmt.CATALOG_DIR) == [f"{world.engine.catalog.number:016d}.cat"]
+
+
+def test_a_read_that_a_bad_sector_ends_is_no_end_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel hands out what lies before the sector, and fails the next read."""
+    disk = RealDisk(str(tmp_path))
+    write_new_file(disk, "a", b"0123456789")
+    real, real_vector = os.pread, os.preadv
+
+    def pread(handle: int, size: int, position: int) -> bytes:
+        if position >= 4:
+            raise OSError(errno.EIO, "bad sector")
+        return real(handle, min(size, 4 - position), position)
+
+    def preadv(handle: int, buffers: list[memoryview], position: int) -> int:
+        if position >= 4:
+            raise OSError(errno.EIO, "bad sector")
+        return real_vector(handle, [buffers[0][: 4 - position]], position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(OSError, match="bad sector: 'a'"):
+        read_file(disk, "a")
+    handle = disk.open("a")
+    with pytest.raises(OSError, match="bad sector"):
+        disk.pread_into(handle, memoryview(bytearray(10)), 0)
+    assert disk.pread(handle, 4, 0) == b"0123"
+    disk.release(handle)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from durastreamd.kit import show
 from durastreamd.kit.console import Console
+from durastreamd.kit.show import counted
 from durastreamd.offline.repair.plan import Plan
 from durastreamd.offline.repair.settling import Affected
 from durastreamd.offline.verify.census import Ranges
@@ -19,11 +20,6 @@ from durastreamd.offline.verify.census import Ranges
 _LEFT = "make it readable and repair again, or move it away to give up what it holds"
 # Of the ranges of one stream; more are in the JSON form and in the manifest.
 RANGES_SHOWN_MAX = 3
-
-
-def counted(number: int, what: str, many: str = "") -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {what if number == 1 else many or what + 's'}"
 
 
 def tell(plan: Plan, root: Path, console: Console, *, verbose: bool) -> None:
@@ -49,13 +45,15 @@ def tell(plan: Plan, root: Path, console: Console, *, verbose: bool) -> None:
 
 def _outcomes(plan: Plan) -> dict[str, int]:
     found = Counter(told.outcome for told in plan.affected)
+    found["left alone"] = len(plan.left)
     found["untouched"] = plan.streams - found.total()
-    return {name: found[name] for name in ("untouched", "whole", "in part", "lost")}
+    return {name: found[name] for name in ("untouched", "left alone", "whole", "in part", "lost")}
 
 
 def _lines(plan: Plan, root: Path) -> Iterator[str]:
-    yield from (f"left alone: {key}: {why}; {_LEFT}" for key, why in plan.left.items())
+    left = [f"left alone: {show.name(key)}: {why}; {_LEFT}" for key, why in plan.left.items()]
     if plan.empty:
+        yield from left
         return
     words = {"whole": "whole, but see below", "in part": "kept in part"}
     sums = [
@@ -64,6 +62,7 @@ def _lines(plan: Plan, root: Path) -> Iterator[str]:
         if number or name == "untouched"
     ]
     yield f"plan for {root}: {counted(plan.streams, 'stream')}: {', '.join(sums)}"
+    yield from left
     for told in plan.affected:
         yield from _stream(told)
     for loss in plan.losses:

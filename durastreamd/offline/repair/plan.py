@@ -38,7 +38,7 @@ from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import record_of
 from durastreamd.offline.verify.scan import JournalHead
 from durastreamd.offline.verify.segments import read_or_nothing
-from durastreamd.offline.verify.survey import NEVER, StreamFiles, Survey, owner_of_lost
+from durastreamd.offline.verify.survey import DURABLE, NEVER, StreamFiles, Survey
 from durastreamd.offline.verify.verification import Examination
 from durastreamd.storage import catalog, format as fmt, journal
 from durastreamd.storage.catalog import Commit
@@ -415,12 +415,14 @@ class _Planning:
                     f"{path}: its header is damaged and no record in it is whole; "
                     "what it held, if anything, is gone"
                 )
-        elif kind == "frame" and not self._found.missing:
+        elif kind == "frame" and DURABLE not in detail:  # those are among the missing
             self._lose("journal", f"{path}:{position}: {detail}; what stood there is gone")
 
     def _about_missing(self, low: int, high: int) -> None:
         """Name records that were durable and are in no file."""
-        owner = owner_of_lost(self._found, high) if low == high else None
+        after = [head for head in self._found.heads if head.frame.lsn == high + 1]
+        # The frame after a lost one says whose it was.
+        owner = after[0].previous if after and low == high else None
         known = self._streams.get(owner) if owner else None
         if owner == MARK_STREAM:
             self._plan.notes.append(f"record {low} of the journal is lost; it held no data")

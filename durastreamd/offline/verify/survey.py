@@ -15,6 +15,7 @@ of the last write, of which no client was told. The rules are those of ``storage
 """
 
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 from durastreamd.errors import DataDirectoryError
@@ -47,6 +48,7 @@ _ROOT_NAMES = {
     fmt.RESTORING_FILE,
 }
 NEVER = 2**64  # no lsn, no stream id
+DURABLE = "which was durable"
 _FOLDERS = (fmt.JOURNAL_DIR, fmt.CATALOG_DIR, fmt.STREAMS_DIR, fmt.QUARANTINE_DIR)
 
 
@@ -129,13 +131,23 @@ def read_numbered(disk: Disk, folder: str, suffix: str) -> dict[int, bytes]:
     """Return the numbered files of a folder by number."""
     raws = {}
     for number in fmt.numbered(disk.names(folder), suffix):
-        try:
-            raws[number] = read_file(disk, f"{folder}/{number:016d}{suffix}")
-        except FileNotFoundError:
-            continue  # a running server was done with it
-        except OSError:
-            raws[number] = b""  # it cannot be read: damage like any other
+        with suppress(FileNotFoundError):  # a running server was done with it
+            raws[number] = _read(disk, f"{folder}/{number:016d}{suffix}")
     return raws
+
+
+def _read(disk: Disk, path: str) -> bytes:
+    """Read a file that speaks of every stream.
+
+    What the disk does not hand out may be whole. Without it nothing can be judged, so nothing is.
+    """
+    try:
+        return read_file(disk, path)
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        reason = f"{exc.strerror or exc}; nothing can be said or repaired without it"
+        raise OSError(exc.errno, reason, exc.filename or path) from exc
 
 
 # --- names ---
@@ -220,11 +232,12 @@ _VERSION = re.compile(rb"(durastreamd\nformat (\d{1,9})\n(?:[^\n]*\n)*)sum ([0-9
 
 def read_identity(found: Survey, catalogs: dict[int, bytes], journals: dict[int, bytes]) -> None:
     """Take the uuid from the identity file, or from the headers that carry it, too."""
+    there = found.disk.exists(fmt.IDENTITY_FILE)
+    text = _read(found.disk, fmt.IDENTITY_FILE) if there else b""
     try:
         found.uuid = datadir.read_identity(found.disk).uuid
     except DataDirectoryError as exc:
-        there = found.disk.exists(fmt.IDENTITY_FILE)
-        if there and _of_another_version(read_file(found.disk, fmt.IDENTITY_FILE)):
+        if _of_another_version(text):
             raise
         found.found(fmt.IDENTITY_FILE, 0, "damaged" if there else "missing", str(exc))
     else:
@@ -453,7 +466,7 @@ def _gap(found: Survey, number: int, gap: Gap) -> int:
         detail = f"frame {lsn} does not verify, nor does the file's header"
         found.found(path, gap.position, "frame", detail)
     elif lsn <= found.durable_lsn:
-        found.found(path, gap.position, "frame", f"frame {lsn}, which was durable, does not verify")
+        found.found(path, gap.position, "frame", f"frame {lsn}, {DURABLE}, does not verify")
     elif gap.passed:
         detail = f"{gap.end - gap.position} bytes that may be of a batch never acknowledged, but "
         detail += f"{gap.passed} places in them imitate frames and were not all checked"
@@ -484,14 +497,3 @@ def _report_lost(found: Survey, placed: list[int]) -> None:
                 else:
                     found.found(fmt.JOURNAL_DIR, 0, "lost", detail)
         low = max(low, lsn + 1)
-
-
-def owner_of_lost(found: Survey, lsn: int) -> int | None:
-    """Return whose frame was lost, if the frame after it says so.
-
-    0 for a bucket's, ``MARK_STREAM`` for a mark, which holds nothing.
-    """
-    for head in found.heads:
-        if head.frame.lsn == lsn + 1:
-            return head.previous
-    return None

@@ -95,12 +95,22 @@ def in_turn(disk: Disk) -> Runner:
     return run
 
 
+class Checked(NamedTuple):
+    """How much a verification looked at."""
+
+    streams: int
+    segments: int
+    bytes: int
+    records: int  # of the journal, that no checkpoint covers
+
+
 class Examination(NamedTuple):
     """A verification with what it was made from."""
 
     found: Survey
     census: Census
     findings: list[Finding]
+    checked: Checked
 
 
 def verify(disk: Disk, scope: Scope, run: Runner) -> list[Finding]:
@@ -116,17 +126,20 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     listed = {row.stream.id: row for row in _chosen(found, census, scope)}
     tasks = [task for row in listed.values() for task in tasks_of(found, row, scope)]
     readers = Readers(census.streams)
+    size = 0
     # In the order of the tasks, so that only one stream's reports are held at a time.
     for stream_id, group in groupby(run(tasks), key=lambda done: done[0].stream):
         reports = [report for _, report in group]
+        size += sum(report.bytes_read for report in reports)
         findings += _own_findings(census, readers, listed[stream_id], reports)
         if not any(finding.kind == UNREADABLE for one in reports for finding in one.findings):
             findings += _join(found, census, readers, listed[stream_id], reports)
-    for stream in census.streams.values():
-        if scope.only is None or stream.id in scope.only:
-            findings += _check_stream(disk, census, stream, scope)
+    only = [s for s in census.streams.values() if scope.only is None or s.id in scope.only]
+    for stream in only:
+        findings += _check_stream(disk, census, stream, scope)
     findings += _leftovers(found, census, scope)
-    return Examination(found, census, findings)
+    checked = Checked(len(only), len(tasks), size, len(found.heads))
+    return Examination(found, census, findings, checked)
 
 
 def settled(
