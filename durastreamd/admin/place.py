@@ -1,6 +1,7 @@
 """Which data directory a command works on, and in which way it may be opened."""
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +42,16 @@ def disk_of(args: argparse.Namespace) -> RealDisk:
     if not disk.exists(fmt.IDENTITY_FILE) and not disk.exists(fmt.CATALOG_DIR):
         text = f"{root} is not a durastreamd data directory: it has no {fmt.IDENTITY_FILE} file"
         raise CommandError(NO_INPUT, text)
+    disk.owner = owner_of(root)
     return disk
+
+
+def owner_of(root: Path) -> tuple[int, int] | None:
+    """Return whom root gives what it makes in a directory: its owner. None for anybody else."""
+    if os.geteuid() != 0:
+        return None
+    found = root.stat()
+    return found.st_uid, found.st_gid
 
 
 def options_of(args: argparse.Namespace) -> EngineOptions:

@@ -253,9 +253,9 @@ class RealDisk:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self.reclaimed_bytes = (
-            0  # of streams' files that were removed, over the life of this object
-        )
+        # Of streams' files that were removed, over the life of this object.
+        self.reclaimed_bytes = 0
+        self.owner: tuple[int, int] | None = None  # who gets what is made, if not its maker
         # Called when there is no descriptor to be had; tells whether one more try is worth it.
         self.relief: Callable[[], bool] = lambda: False
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -278,6 +278,8 @@ class RealDisk:
             os.close(handle)
             number = errno.EISDIR if stat.S_ISDIR(found) else errno.ENXIO
             raise OSError(number, os.strerror(number), self._path(path))
+        if create and self.owner is not None:
+            os.fchown(handle, *self.owner)
         return handle
 
     def _open(self, path: str, flags: int) -> int:
@@ -421,6 +423,8 @@ class RealDisk:
         """See Disk."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path(path), DIRECTORY_MODE)
+            if self.owner is not None:
+                os.chown(self._path(path), *self.owner)
 
     def remove_directory(self, path: str) -> None:
         """See Disk."""
@@ -480,10 +484,6 @@ class RealDisk:
 
     def _in_use(self) -> DirectoryLockedError:
         return DirectoryLockedError(f"{self._root} is in use by another durastreamd or dsadmin")
-
-    def is_directory(self, path: str) -> bool:
-        """Tell whether a name is a directory's."""
-        return os.path.isdir(self._path(path))
 
     def locked(self, path: str) -> bool:
         """Tell whether another process has a file locked.

@@ -24,8 +24,8 @@ from durastreamd.admin.carry.manifest import (
     read_manifest,
 )
 from durastreamd.admin.carry.moment import Moment, lacking, moment_of, unverified
-from durastreamd.admin.carry.tree import FOLDERS, Tree, create_file
-from durastreamd.admin.place import disk_of, options_of, root_of
+from durastreamd.admin.carry.tree import FOLDERS, Tree, create_file, make_parents
+from durastreamd.admin.place import disk_of, options_of, owner_of, root_of
 from durastreamd.engine.options import EngineOptions
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
@@ -259,10 +259,20 @@ def _restore(source: Path, target: Path, manifest: BackupManifest, console: Cons
             for path in sorted(manifest.files):
                 if path != fmt.IDENTITY_FILE:
                     _restore_file(source, target, path, manifest.files[path], advance, done=done)
+        _give_to_owner(target)
         RealDisk(str(target)).sync_everything()
         # The identity comes last: without it this is not a data directory.
         identity = fmt.IDENTITY_FILE
         _restore_file(source, target, identity, manifest.files[identity], lambda _: None, done=done)
+        _give_to_owner(target)
+
+
+def _give_to_owner(target: Path) -> None:
+    """As root, give all that was made to whoever the directory belongs to: the server's user."""
+    owner = owner_of(target)
+    if owner is not None:
+        for place in target.rglob("*"):
+            os.chown(place, *owner, follow_symlinks=False)
 
 
 def _prepare_restore(target: Path, manifest: BackupManifest) -> bool:
@@ -310,7 +320,7 @@ def _restore_file(
             if digest_of(found, advance).sha256 == kept.sha256:
                 return
         place.unlink()
-    place.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    make_parents(target, path)
     try:
         with open(source / path, "rb") as found, create_file(place) as out:
             copied = digest_of(found, advance, out)

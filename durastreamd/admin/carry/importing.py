@@ -17,7 +17,7 @@ from durastreamd.admin.carry.incoming import Incoming
 from durastreamd.admin.carry.items import FORMATS, ItemReader, Source
 from durastreamd.admin.carry.messages import Arrived, LineReader, raw_batches
 from durastreamd.admin.carry.staging import Staging, StreamWriter, Totals
-from durastreamd.admin.place import options_of, root_of
+from durastreamd.admin.place import options_of, owner_of, root_of
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import open_engine
 from durastreamd.kit.command import Command, CommandError
@@ -57,7 +57,9 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Bring a file in, whole or not at all."""
     renames = _check_usage(args)
     with _input(args) as (source, name, size):
-        disk = RealDisk(str(_root(args)))
+        root = _root(args)
+        disk = RealDisk(str(root))
+        disk.owner = owner_of(root)
         engine, _ = open_engine(
             disk, options_of(args), lambda: uuid.uuid4().bytes, now_ms(), create=args.init
         )

@@ -39,6 +39,12 @@ def create_file(path: Path) -> BinaryIO:
     return open(path, "wb", opener=opener)
 
 
+def make_parents(root: Path, path: str) -> None:
+    """Make the directories above a file, each for its owner alone, not only the last."""
+    for parent in reversed(Path(path).parents[:-1]):
+        (root / parent).mkdir(DIRECTORY_MODE, exist_ok=True)
+
+
 class _Limited:
     """The first so many bytes of a file."""
 
@@ -99,7 +105,7 @@ class Tree:
                 self._link(one.path)
                 advance(size)
                 return
-            (self._root / one.path).parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+            make_parents(self._root, one.path)
             with create_file(self._root / one.path) as out:
                 limited = _Limited(source, size)
                 kept = digest_of(limited, advance, out)
@@ -122,7 +128,7 @@ class Tree:
         return not one.proof or self.files.get(one.proof) == self._old.get(one.proof)
 
     def _link(self, path: str) -> None:
-        (self._root / path).parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_parents(self._root, path)
         os.link(self._old_root / path, self._root / path)
         self.files[path] = self._old[path]
 

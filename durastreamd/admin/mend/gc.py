@@ -7,6 +7,7 @@ Foreign files are never touched, nor is anything while the catalogue or the jour
 
 import argparse
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from durastreamd.admin.place import confirm, disk_of, root_of
@@ -88,7 +89,7 @@ def _remove(disk: RealDisk, path: str) -> None:
     folder = path
     if not disk.exists(path):
         return  # a directory that went with the last file in it
-    if not disk.is_directory(path):
+    with suppress(IsADirectoryError):
         disk.unlink(path)
         folder = path.rpartition("/")[0]
     while folder.count("/") and not disk.names(folder):

@@ -9,7 +9,9 @@ A repair has a directory of its own, ``quarantine/repair-<n>``:
 
 A kill before 2 leaves the data as it was, and copies nobody refers to. A kill after it leaves a
 directory that the server refuses; ``dsadmin repair --apply`` reads the manifest and goes on: a move
-whose source is gone was done. Undoing is the same with the moves turned round.
+whose source is gone was done. Undoing is the same with the moves turned round. It is possible as
+long as nobody has written: a server that only started has begun a new journal and perhaps a new
+catalogue, which go to ``since/``, but every stream ends with the record that it ended with.
 
 Nothing is written in place, and nothing is removed but empty directories.
 """
@@ -18,12 +20,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from durastreamd.errors import DataDirectoryError
 from durastreamd.offline.repair.layout import FileRange, NewFile
 from durastreamd.offline.repair.plan import Plan
+from durastreamd.offline.verify.census import take_census
+from durastreamd.offline.verify.verification import survey
 from durastreamd.storage import datadir, format as fmt
 from durastreamd.storage.checksum import digest
 from durastreamd.storage.disk import Disk, read_file, write_all, write_new_file
@@ -54,6 +58,10 @@ class RepairManifest:
     emptied: list[str]
     losses: list[dict[str, object]]
     findings: list[dict[str, object]]
+    # What there was after it, to tell whether anything was written since.
+    lsn: int = 0
+    streams: list[int] = field(default_factory=list)
+    buckets: list[str] = field(default_factory=list)
 
 
 class Repair:
@@ -112,6 +120,9 @@ class Repair:
             plan.emptied,
             plan.losses,
             [finding.members() for finding in plan.findings],
+            plan.lsn,
+            plan.ids,
+            plan.buckets,
         )
         _write(disk, f"{home}/manifest.json", _dumped(manifest))
         for directory in (f"{home}/new", f"{home}/old", home, fmt.QUARANTINE_DIR):
@@ -129,13 +140,32 @@ class Repair:
         manifest = read_manifest(self._disk, name)
         if self._disk.exists(f"{fmt.QUARANTINE_DIR}/{name}/{_UNDONE}"):
             return
-        changed = [p for p, known in manifest.installed.items() if _sum_of(self._disk, p) != known]
+        changed = _changed_since(self._disk, manifest)
         if changed:
-            text = f"{name} cannot be undone: {changed[0]} was changed since by a running server; "
+            text = f"{name} cannot be undone: {changed}; "
             text += f"the originals stay in {fmt.QUARANTINE_DIR}/{name}/old"
             raise DataDirectoryError(text)
+        self._set_newer_apart(name, manifest)
         self._mark(name, "back", bytes.fromhex(manifest.uuid))
         self._finish(name, manifest, "back")
+
+    def _set_newer_apart(self, name: str, manifest: RepairManifest) -> None:
+        """Have what a server has begun since moved away, too: the manifest says so, durably."""
+        disk, home = self._disk, f"{fmt.QUARANTINE_DIR}/{name}"
+        if not manifest.installed:
+            return
+        since = [
+            f"{folder}/{file}"
+            for folder in (fmt.CATALOG_DIR, fmt.JOURNAL_DIR)
+            for file in disk.names(folder)
+            if f"{folder}/{file}" not in manifest.installed
+        ]
+        if since:
+            disk.make_directory(f"{home}/since")
+            manifest.moves += [[f"{home}/since/{path}", path] for path in since]
+            _write(disk, f"{home}/manifest.new", _dumped(manifest))
+            disk.rename(f"{home}/manifest.new", f"{home}/manifest.json")
+            disk.sync_directory(home)
 
     def _mark(self, name: str, direction: str, uuid: bytes) -> None:
         """Step 2: from here on no server starts, until step 4."""
@@ -176,6 +206,26 @@ class Repair:
         else:
             disk.unlink(fmt.IDENTITY_FILE)
             disk.sync_directory("")
+
+
+def _changed_since(disk: Disk, manifest: RepairManifest) -> str:
+    """Say what was written since a repair, "" if nothing was."""
+    for path, known in manifest.installed.items():
+        if path.startswith(f"{fmt.STREAMS_DIR}/") and _sum_of(disk, path) != known:
+            return f"{path} was changed since by a running server"
+    if not manifest.installed:
+        return ""
+    found = survey(disk)
+    census = take_census(found)
+    for finding in (*found.findings, *census.findings):
+        if not finding.harmless:
+            return f"it cannot be told whether anything was written since: {finding}"
+    for stream in census.streams.values():
+        if stream.lsn > manifest.lsn:
+            return f"{stream.key} was written to since"
+    if sorted(census.streams) != manifest.streams or sorted(census.buckets) != manifest.buckets:
+        return "streams or buckets were made or removed since"
+    return ""
 
 
 def _move(disk: Disk, moves: list[tuple[str, str]]) -> None:

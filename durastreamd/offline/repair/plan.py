@@ -72,6 +72,10 @@ class Plan:
     made: list[NewFile] = field(default_factory=list)
     emptied: list[str] = field(default_factory=list)  # directories with nothing left in them
     left: dict[str, str] = field(default_factory=dict)  # streams that are left alone, and why
+    # What there is afterwards: the last record, the streams by id, the buckets.
+    lsn: int = 0
+    ids: list[int] = field(default_factory=list)
+    buckets: list[str] = field(default_factory=list)
     uuid: bytes = b""
 
     @property
@@ -348,6 +352,8 @@ class _Planning:
         ids = [*self._streams, *found.files, *(h.frame.stream for h in found.heads)]
         next_id = max([*(i for i in ids if i < NEVER - 1), 0]) + 1
         next_id = max(next_id, found.commit.next_id if found.commit is not None else 1)
+        self._plan.lsn, self._plan.ids = lsn, sorted(self._streams)
+        self._plan.buckets = sorted(self._buckets)
         commit = Commit(lsn, number, next_id, [])
         head = journal.FileHead(lsn + 1, lsn)
         self._plan.made += [
