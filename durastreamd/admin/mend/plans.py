@@ -73,8 +73,10 @@ def _lines(plan: Plan, root: Path) -> Iterator[str]:
     yield from (f"note: {note}" for note in plan.notes)
     if any(told.unproven for told in plan.affected):
         yield "taken without proof: served as it is, its checksums are lost"
+    forgotten = any(told.producers_lost for told in plan.affected)
+    if forgotten:
+        yield "forgotten producers: a retry of theirs may be refused, or stored again"
     if not plan.losses and not plan.doubts and not plan.left:
-        forgotten = any(told.producers_lost for told in plan.affected)
         yield "no byte is lost, but producers are forgotten" if forgotten else "nothing is lost"
 
 

@@ -368,8 +368,8 @@ class _Planning:
             ),
         ]
         if not found.catalog_trusted:
-            self._plan.notes.append(
-                "the catalogue is rebuilt; buckets that held no stream are lost with it"
+            self._plan.doubts.append(
+                "whether there were buckets without a stream; they are gone with the catalogue"
             )
 
     def _quarantine(self) -> None:
@@ -408,6 +408,7 @@ class _Planning:
         plan = self._plan
         if kind == "torn" and position:
             plan.notes.append(f"{path}:{position}: {detail}, cut")
+            plan.doubts.append(f"whether a crash left {path} so, or the disk lost its end since")
         elif kind == "torn":
             plan.doubts.append(f"{path} is empty; what it held, if anything, is gone")
         elif kind == "missing":
@@ -436,7 +437,9 @@ class _Planning:
             self._lose("frames", f"record {low} of the journal: a bucket made or removed")
         elif known is not None:
             hurt = any(told.stream == known.key and told.lost for told in self._plan.affected)
-            what = "see above" if hurt else "its last one, or one that held no bytes"
+            later = any(h.frame.stream == owner and h.frame.lsn > low for h in self._found.heads)
+            what = "nothing that is served was in it" if later else "its last, and what that held"
+            what = "see above" if hurt else what
             self._lose("frames", f"record {low} of the journal, of {known.key}: {what}")
         else:
             which = f"record {low}" if low == high else f"records {low} to {high}"

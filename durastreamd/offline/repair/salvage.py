@@ -54,7 +54,7 @@ class Salvage:
         self.pieces: list[Piece] = []
         self.unproven: Ranges = []
         self.nameless = False
-        self.forgotten_from: int | None = None  # what producers sent from here on is not known
+        self.forgotten: tuple[int, int] | None = None  # who wrote here as producer is not known
 
     @property
     def covered(self) -> Ranges:
@@ -254,12 +254,12 @@ class _Salvaging:
             if lsn > newest.lsn:
                 advance(folded.stream, record, lsn)
         folded.stream.damage = ""
-        folded.forgotten_from = self._forgotten_from(folded.stream)
+        folded.forgotten = self._forgotten(folded.stream)
         folded.stream.plain = not folded.detail.producers and folded.detail.seq is None
         return folded
 
-    def _forgotten_from(self, stream: Stream) -> int | None:
-        """Return from where on records may have told of producers that nothing tells of any more.
+    def _forgotten(self, stream: Stream) -> tuple[int, int] | None:
+        """Return where records may have told of producers that nothing tells of any more.
 
         A state knows them as of its place, and so does a row that says that there are none; from
         there on every record must be known.
@@ -270,15 +270,13 @@ class _Salvaging:
             known.append((row.stream.lsn, row.stream.tail))
         heads = self._records.items()
         known += [(lsn, r.start + r.size) for lsn, r in heads if isinstance(r, Create)]
-        if not known:
-            return stream.fork_position
-        lsn, tail = max(known)
+        lsn, tail = max(known, default=(-1, stream.fork_position))
         later = [(n, (r.start, r.start + r.size)) for n, r in heads if n > lsn]
         missing = without([(tail, stream.tail)], [place for _, place in later])
         if missing:
-            return missing[0][0]
+            return missing[0][0], missing[-1][1]
         top = max([lsn, *(n for n, _ in later)])
-        return tail if row is not None and top < row.stream.lsn else None
+        return (tail, tail) if row is not None and top < row.stream.lsn else None
 
     # --- the bytes ---
 

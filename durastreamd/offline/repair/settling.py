@@ -163,10 +163,10 @@ class Settling:
 
     def _forgotten(self, stream: int) -> str:
         salvaged = self._salvaged.get(stream)
-        if salvaged is None or salvaged.forgotten_from is None:
+        if salvaged is None or salvaged.forgotten is None:
             return ""
-        low = salvaged.forgotten_from
-        return f"what they sent from {low} on is forgotten; a retry may be refused, or stored again"
+        low, high = salvaged.forgotten
+        return f"those who last wrote at {low} to {high}, if any, are forgotten"
 
     # --- snapshots ---
 

@@ -125,7 +125,7 @@ def test_forgotten_producers_are_named(disk: MovingDisk, before: Dump) -> None:
     told = {told.stream: told for told in plan.affected}
     after = shown(opened(disk))
     assert not plan.losses
-    assert "from 0 on" in told["/a"].producers_lost
+    assert "last wrote at 0 to 960" in told["/a"].producers_lost
     for key in ("/j", "/s", "/f"):
         # The catalogue knows that they had none.
         assert not told[key].producers_lost, key
@@ -145,6 +145,14 @@ def test_a_journal_cut_to_nothing_is_not_called_no_loss(disk: MovingDisk) -> Non
     put(disk, _journal(disk), b"")
     plan = repaired(disk)
     assert ["what it held, if anything, is gone" in doubt for doubt in plan.doubts] == [True]
+
+
+def test_a_torn_end_is_not_called_no_loss(disk: MovingDisk) -> None:
+    path = _journal(disk)
+    truncate(disk, path, len(disk.read(path)) - 10)
+    plan = repaired(disk)
+    assert not plan.losses
+    assert ["or the disk lost its end since" in doubt for doubt in plan.doubts] == [True]
 
 
 def test_a_damaged_journal_header_alone_loses_nothing(disk: MovingDisk, before: Dump) -> None:
