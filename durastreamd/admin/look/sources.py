@@ -129,7 +129,7 @@ class Directory:
             if key in ids:
                 return ids[key]
         number = id_of(name)
-        if number and self.disk.exists(fmt.stream_dir(number)):
+        if number and (number in self.names or self.disk.exists(fmt.stream_dir(number))):
             return number
         text = f"{name} is neither a file nor the name of a stream here{nearest(ids, name)}"
         raise CommandError(NO_INPUT, text)
