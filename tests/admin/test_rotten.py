@@ -1,10 +1,14 @@
 """Rot at rest: no command hands it on, and each says where it is."""
 
-from collections.abc import Callable
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, OK
 from tests.admin.harness import Result, run
 
@@ -67,3 +71,48 @@ def test_rot_at_rest_is_refused_and_named(
     verified = run(*here, "verify", "--deep")
     assert verified.status == CORRUPT
     assert place in verified.text
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "missing": lambda _: None,
+    "a directory": lambda path: path.mkdir(),
+    "a dangling link": lambda path: path.symlink_to("nowhere"),
+    "a pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("suffix", [".log", ".idx"])
+@pytest.mark.parametrize("oddness", ODD)
+def test_a_backup_leaves_out_what_is_no_file_and_says_so(
+    data: Path, tmp_path: Path, oddness: str, suffix: str
+) -> None:
+    path = min((data / "streams/01").rglob(f"*{suffix}"))
+    path.unlink()
+    ODD[oddness](path)
+    found = run("--data-dir", data, "backup", tmp_path / "copy")
+    check(found, str(path.parent.relative_to(data)))
+    kept = run("--data-dir", tmp_path / "copy", "cat", "other/1")
+    assert (kept.status, len(kept.out) > 1000) == (OK, True)
+    assert run("--data-dir", data, "backup", "--verify", tmp_path / "copy").status == OK
+
+
+def test_the_bar_of_a_backup_knows_how_much_there_is(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, int]] = []
+    done: Counter[str] = Counter()
+
+    @contextmanager
+    def working(_console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        told.append((what, total))
+        yield lambda count: done.update({what: count})
+
+    monkeypatch.setattr(Console, "working", working)
+    for _ in range(2):  # the second links what the first has
+        told.clear()
+        done.clear()
+        assert run("--data-dir", data, "backup", tmp_path / "copy").status == OK
+        assert [what for what, _ in told] == ["backup", "verify"]
+        assert dict(told) == done
+    streams = sum(path.stat().st_size for path in (data / "streams").rglob("*.*"))
+    assert told[0][1] == streams

@@ -23,7 +23,14 @@ from durastreamd.admin.carry.manifest import (
     digest_of,
     read_manifest,
 )
-from durastreamd.admin.carry.moment import Moment, lacking, moment_of, unverified
+from durastreamd.admin.carry.moment import (
+    Moment,
+    cost_of,
+    lacking,
+    moment_of,
+    size_of,
+    unverified,
+)
 from durastreamd.admin.carry.tree import FOLDERS, Tree, create_file, make_parents
 from durastreamd.admin.place import disk_of, options_of, owner_of, root_of
 from durastreamd.engine.options import EngineOptions
@@ -62,9 +69,12 @@ def run_backup(args: argparse.Namespace, console: Console) -> int:
     tree = Tree(draft, root, target, old)
     try:
         first = moment_of(disk)
-        total = sum(max(one.size, 0) for one in first.wanted)
+        total = size_of(disk, first)
         with console.working("backup", total) as advance:
             moment, amiss = take(disk, tree, draft, options_of(args), first, advance)
+        if not amiss:
+            with console.working("verify", cost_of(moment, total)) as advance:
+                amiss = _rotten(RealDisk(str(draft)), options_of(args), advance)
         about = tree.finish(moment, began_ms, now_ms())
         _swap(draft, target)
     except BaseException:
@@ -95,8 +105,7 @@ def take(
         missing, streams = _missing(RealDisk(str(draft)), options, moment)
         later = moment_of(disk) if missing else moment
         if later == moment:
-            rotten = [] if missing else _rotten(RealDisk(str(draft)), options)
-            return moment._replace(streams=streams), missing + rotten
+            return moment._replace(streams=streams), missing
         moment = later
     text = (
         f"files went as fast as they were copied, at last {missing[0]}; "
@@ -105,10 +114,10 @@ def take(
     raise CommandError(IO_ERROR, text)
 
 
-def _rotten(disk: Disk, options: EngineOptions) -> list[str]:
+def _rotten(disk: Disk, options: EngineOptions, advance: Callable[[int], None]) -> list[str]:
     """Verify what was copied, byte by byte; return what fails."""
     with recovered(disk, options) as engine:
-        return list(unverified(engine))
+        return list(unverified(engine, advance))
 
 
 def _missing(disk: Disk, options: EngineOptions, moment: Moment) -> tuple[list[str], int]:

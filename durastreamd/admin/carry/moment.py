@@ -13,6 +13,7 @@ shorter, and the second or third one holds.
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
@@ -21,8 +22,9 @@ from durastreamd.errors import CorruptDataError, ReadFailedError
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.opening import looks
 from durastreamd.storage import catalog, datadir, format as fmt, journal, log
-from durastreamd.storage.disk import Disk, file_size, read_file
+from durastreamd.storage.disk import NO_FAULTS, Disk, file_size, read_file
 from durastreamd.storage.recovery import JournalWalk, Torn
+from durastreamd.storage.scrub import FILE_COST
 
 # Only the catalogue and the journal's names are read: shorter looks, and more of them.
 LOOKS_MAX = 20
@@ -92,17 +94,26 @@ def _look(disk: Disk) -> Moment:
 def _stream_files(disk: Disk, places: dict[int, log.Placement]) -> Iterator[Wanted]:
     """Yield what the streams' directories hold of this moment."""
     for shard in disk.names(fmt.STREAMS_DIR):
-        for name in disk.names(f"{fmt.STREAMS_DIR}/{shard}"):
-            try:
-                stream = int(name, 16)
-            except ValueError:
-                continue  # not ours: no stream's directory is called so
-            yield from _files_of(disk, stream, places.get(stream))
+        for name in _names_in(disk, f"{fmt.STREAMS_DIR}/{shard}"):
+            path = f"{fmt.STREAMS_DIR}/{shard}/{name}"
+            stream = fmt.stream_of(path)
+            if stream is not None and fmt.stream_dir(stream) == path:
+                yield from _files_of(disk, stream, places.get(stream))
+
+
+def _names_in(disk: Disk, directory: str) -> list[str]:
+    """Return the names in a directory; what cannot be listed is lacking, and told as such."""
+    try:
+        return disk.names(directory)
+    except OSError as exc:
+        if exc.errno in NO_FAULTS:
+            raise
+        return []
 
 
 def _files_of(disk: Disk, stream: int, place: log.Placement | None) -> Iterator[Wanted]:
     directory = fmt.stream_dir(stream)
-    names = disk.names(directory)
+    names = _names_in(disk, directory)
     for name in names:
         if name.endswith(".snap"):
             yield Wanted(f"{directory}/{name}", -1)
@@ -133,14 +144,29 @@ def lacking(engine: Engine) -> list[str]:
     return found
 
 
-def unverified(engine: Engine) -> Iterator[str]:
+def size_of(disk: Disk, moment: Moment) -> int:
+    """Return how many bytes of files there are to copy."""
+    total = 0
+    for one in moment.wanted:
+        with suppress(OSError):  # it has gone meanwhile, or cannot be copied
+            total += one.size if one.size >= 0 else file_size(disk, one.path)
+    return total
+
+
+def cost_of(moment: Moment, size: int) -> int:
+    """Return what verifying a moment costs in all, in the measure of ``unverified``."""
+    checks = sum(not one.path.endswith(".log") for one in moment.wanted)
+    return size + checks * FILE_COST
+
+
+def unverified(engine: Engine, advance: Callable[[int], None]) -> Iterator[str]:
     """Read every file that an opened directory needs; yield what does not verify."""
     for stream in engine.namespace.by_id.values():
         if stream.damage:
             continue
         try:
-            for _ in engine.check(stream):
-                pass
+            for cost in engine.check(stream):
+                advance(cost)
         except (CorruptDataError, ReadFailedError) as exc:
             yield f"{stream.key}: {exc}"
 

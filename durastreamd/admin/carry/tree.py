@@ -5,9 +5,11 @@ between two backups of which one is about to go: a backup never shares a file wi
 is of, because that one's files grow and are cut.
 """
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -37,6 +39,16 @@ def create_file(path: Path) -> BinaryIO:
         return os.open(name, flags | os.O_EXCL, FILE_MODE)
 
     return open(path, "wb", opener=opener)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to copy it; what is none, a pipe for example, is refused and not waited for."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.ENXIO, os.strerror(errno.ENXIO), str(path))
+    return open(handle, "rb")
 
 
 def make_parents(root: Path, path: str) -> None:
@@ -75,14 +87,18 @@ class Tree:
             (root / folder).mkdir(mode=DIRECTORY_MODE)
 
     def take(self, moment: Moment, advance: Callable[[int], None]) -> None:
-        """Bring the tree to a moment; a file that has gone meanwhile is left out."""
+        """Bring the tree to a moment; a file that has gone, or is none, or cannot be read, is left
+        out: whoever opens the tree then says what it lacks.
+        """
         wanted = {one.path for one in moment.wanted} | moment.contents.keys()
         for path in self.files.keys() - wanted:
             self._drop(path)
         for one in moment.wanted:
             try:
                 self._take(one, advance)
-            except FileNotFoundError:
+            except OSError as exc:
+                if exc.filename != str(self._source / one.path) and exc.errno != errno.EIO:
+                    raise  # of where the copy is to be
                 self._drop(one.path)
         for path, data in moment.contents.items():
             kept = Kept(len(data), hashlib.sha256(data).hexdigest())
@@ -95,7 +111,7 @@ class Tree:
             self.copied_bytes += len(data)
 
     def _take(self, one: Wanted, advance: Callable[[int], None]) -> None:
-        with open(self._source / one.path, "rb") as source:
+        with open_file(self._source / one.path) as source:
             size = os.fstat(source.fileno()).st_size if one.size < 0 else one.size
             have = self.files.get(one.path)
             if have is not None and have.size == size:
@@ -122,7 +138,7 @@ class Tree:
         if old is None or old.size != size:
             return False
         if one.proof == one.path:
-            with open(self._source / one.path, "rb") as source:
+            with open_file(self._source / one.path) as source:
                 limited = _Limited(source, size)
                 return digest_of(limited, lambda _: None) == old
         return not one.proof or self.files.get(one.proof) == self._old.get(one.proof)
