@@ -238,7 +238,10 @@ class _Opening:
             return
         self._replayed += 1
         self._replayed_bytes += step.found.end - step.found.position
+        before = stream.lsn if stream is not None else 0
         engine.applied(record, frame)
+        if stream is not None and frame.stream in self._lost:
+            stream.lsn = before  # a deletion: what is set aside of the stream comes after its row
         if engine.hot_bytes > engine.options.hot_bytes_max:
             cp.run(cp.flush(engine))
 
@@ -256,14 +259,15 @@ class _Opening:
         """Make a stream ready for its first record since the checkpoint; False if it is damaged."""
         if stream is None or (isinstance(record, Delete) and not record.soft):
             return True
+        always = isinstance(record, Delete)  # deleted stays deleted, whatever became of its files
         if stream.damage and not stream.provisional:
-            return False
+            return always
         if not self._wake(stream):
-            return False
+            return always
         if record.start != stream.tail:
             detail = f"the record starts at {record.start}, the tail is {stream.tail}"
             self._mark_damaged(stream.id, f"{where}: {detail}")
-            return False
+            return always
         return True
 
     def _clear(self, frame: fmt.StoredFrame) -> bool:
