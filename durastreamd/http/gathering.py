@@ -37,7 +37,10 @@ class Gathering:
         if self.size > LARGE_BYTES:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self._memory = mmap.mmap(-1, _GROWTH * self.size, flags=flags)
-            self._memory[: self.size] = b"".join(self._pieces)
+            at = 0
+            for early in self._pieces:
+                self._memory[at : at + len(early)] = early
+                at += len(early)
             self._pieces.clear()
 
     def whole(self) -> bytes | memoryview:

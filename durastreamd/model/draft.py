@@ -164,9 +164,13 @@ class Draft:
         return not (self._parts or self._closes or self._producers)
 
     def record(self, now_ms: int) -> tuple[Append, Data]:
-        """Return the one record of all that was accepted, with its payload."""
+        """Return the one record with its payload in one: for callers without an event loop."""
+        record, parts = self.in_parts(now_ms)
+        return record, b"".join(parts)
+
+    def in_parts(self, now_ms: int) -> tuple[Append, list[Data]]:
+        """Return the one record of all that was accepted, and the parts of its payload."""
         stream = self._stream
-        payload = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         record = Append(
             stream.id,
             stream.tail,
@@ -179,4 +183,4 @@ class Draft:
             self._seq,
             tuple([(name, epoch, seq) for name, (epoch, seq) in self._producers.items()]),
         )
-        return record, payload
+        return record, self._parts

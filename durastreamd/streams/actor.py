@@ -70,7 +70,7 @@ from durastreamd.streams.ticket import (
     TouchCommand,
 )
 
-# The parts of a draft are joined in one copy on the event loop, a millisecond or two for so many. A
+# The parts of a draft are joined in one copy by the committer, a millisecond or two for so many. A
 # larger append is a draft of its own and is not copied.
 DRAFT_BYTES_MAX = 4 * 1024 * 1024
 
@@ -351,12 +351,12 @@ class Actor:
             self.state = _OPEN[self.state]
             self._committer.submit_open(self)
 
-    def take(self) -> tuple[Record, Data]:
+    def take(self) -> tuple[Record, list[Data]]:
         """Close the draft: the committer is about to write it."""
         self.state = _TAKE[self.state]
         draft, self._draft = self._draft, None
         assert draft is not None
-        return draft.record(self._clock())
+        return draft.in_parts(self._clock())
 
     def landed(self, error: DurastreamError | None) -> None:
         """What was submitted is durable and applied, or failed as a whole."""

@@ -3,7 +3,8 @@
 Actors ``submit`` records without waiting for each other. While one batch is being written and
 synced, everything submitted meanwhile gathers for the next, so the batch grows with the load and
 there is no timer. A batch is handed over a scheduler round after its first record came, which
-lets every actor that is ready put its record in.
+lets every actor that is ready put its record in. It is encoded in that round; a large one is so in
+the writer's thread, since joining and summing it takes as long as it has bytes.
 
 States, and what moves between them (``TRANSITIONS`` is the whole truth, ``check`` says what holds):
 
@@ -23,6 +24,7 @@ Two things stand beside it: whether a rotation is wanted, and whether the checkp
 one began is still under way. The next rotation waits for that, and batches do not.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum, auto
 from time import perf_counter
 from typing import Final, Protocol
@@ -43,11 +45,15 @@ from durastreamd.model.records import Append, Mark, Record
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
 from durastreamd.storage.format import StoredFrame
-from durastreamd.storage.journal import JournalWriter
 from durastreamd.streams.histogram import Histogram
 from durastreamd.streams.writer import InlineWriter, ThreadWriter
 
 COMMIT_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+# A batch of more bytes is joined, summed and encoded in the writer's thread, and not on the event
+# loop. Each of the three may go over all bytes, so that so many are less than a turn's work.
+STAGE_BYTES_MAX = 512 * 1024
+
 BATCH_RECORDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -100,8 +106,8 @@ class Waiter(Protocol):
 class Drafter(Waiter, Protocol):
     """Who has submitted a record in the making."""
 
-    def take(self) -> tuple[Record, Data]:
-        """Close it and give it away: it is about to be written; once."""
+    def take(self) -> tuple[Record, Sequence[Data]]:
+        """Close it and give it away, its payload in parts: it is about to be written; once."""
 
 
 class Owner(Protocol):
@@ -123,10 +129,10 @@ class _Decided:
     __slots__ = ("_record", "_waiter")
 
     def __init__(self, record: Record, payload: Data, waiter: Waiter | None) -> None:
-        self._record = (record, payload)
+        self._record = (record, (payload,))
         self._waiter = waiter
 
-    def take(self) -> tuple[Record, Data]:
+    def take(self) -> tuple[Record, Sequence[Data]]:
         return self._record
 
     def landed(self, error: DurastreamError | None) -> None:
@@ -134,21 +140,39 @@ class _Decided:
             self._waiter.landed(error)
 
 
+def joined(parts: Sequence[Data]) -> Data:
+    """Return the payload of a record that is not of one part."""
+    return b"".join(parts)
+
+
 class _Flight(Struct):
     """A batch with the writer, and whose records it has."""
 
     committer: "Committer"
-    journal: JournalWriter
     drafters: list[Drafter]
     records: list[Record]
-    frames: list[StoredFrame]
-    pieces: list[bytes | memoryview]
+    payloads: list[Sequence[Data]]
+    frames: list[StoredFrame] = []
+    pieces: list[Data] = []
     took_s: float = 0.0
+
+    def stage(self) -> None:
+        """Encode the batch as it will stand in the journal, which is nobody else's meanwhile."""
+        engine = self.committer.engine
+        journal, stage, frames = engine.journal, engine.stage, self.frames
+        lsn = journal.next_lsn
+        for record, parts in zip(self.records, self.payloads, strict=True):
+            frames.append(stage(record, parts[0] if len(parts) == 1 else joined(parts), lsn))
+            lsn += 1
+        self.payloads = []  # the frames have what is needed of them
+        self.pieces = journal.encode(frames)
 
     def work(self) -> None:
         """Commit, in the writer's thread; nobody reads the time before it has reported."""
+        if not self.frames:
+            self.stage()
         begun = perf_counter()
-        self.journal.commit(self.frames, self.pieces)
+        self.committer.engine.journal.commit(self.frames, self.pieces)
         self.took_s = perf_counter() - begun
 
     def report(self, error: WriteFailedError | None) -> None:
@@ -257,15 +281,17 @@ class Committer:
     def _depart(self) -> _Flight:
         """Make a batch of what waits, in the order it came."""
         drafters, self._waiting = self._waiting, []
-        journal, stage = self.engine.journal, self.engine.stage
         records: list[Record] = []
-        frames: list[StoredFrame] = []
-        for lsn, drafter in enumerate(drafters, journal.next_lsn):
-            record, payload = drafter.take()
+        payloads: list[Sequence[Data]] = []
+        size = 0
+        for drafter in drafters:
+            record, parts = drafter.take()
             records.append(record)
-            frames.append(stage(record, payload, lsn))
-        pieces = journal.encode(frames)
-        self._flight = flight = _Flight(self, journal, drafters, records, frames, pieces)
+            payloads.append(parts)
+            size += record.size
+        self._flight = flight = _Flight(self, drafters, records, payloads)
+        if size <= STAGE_BYTES_MAX:
+            flight.stage()
         return flight
 
     def rotated(self, error: WriteFailedError | None) -> None:

@@ -98,13 +98,13 @@ async def test_a_draft_is_no_longer_than_what_one_turn_may_copy(
 ) -> None:
     monkeypatch.setattr(actor, "DRAFT_BYTES_MAX", 10)
     taken: list[int] = []
-    record = Draft.record
+    in_parts = Draft.in_parts
 
-    def noted(draft: Draft, now_ms: int) -> tuple[Append, Data]:
+    def noted(draft: Draft, now_ms: int) -> tuple[Append, list[Data]]:
         taken.append(draft.size)
-        return record(draft, now_ms)
+        return in_parts(draft, now_ms)
 
-    monkeypatch.setattr(Draft, "record", noted)
+    monkeypatch.setattr(Draft, "in_parts", noted)
     async with held("/s", "/other") as bench:
         bench.streams.post("/s" if waits else "/other", append(b"-"))
         await wait_all_tasks_blocked()
