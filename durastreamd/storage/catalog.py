@@ -234,7 +234,7 @@ def load(disk: Disk, uuid: bytes) -> Loaded:
     data = read_file(disk, path)
     header = file_header(uuid, number)
     if data[: len(header)] != header:
-        raise CorruptDataError(path, 0, "the catalogue's header is damaged")
+        raise CorruptDataError(path, 0, "the catalogue's header is damaged; run `dsadmin repair`")
     loaded = _walk(data, len(header), number, file_seed(uuid, number))
     if loaded is None:
         raise CorruptDataError(path, len(header), "the catalogue holds no whole checkpoint")

@@ -161,7 +161,8 @@ class JournalWalk:
                 return
             if index == 0 and file.head.first_lsn > self.next_lsn:
                 last = file.head.first_lsn - 1
-                reason = f"frames {self.next_lsn} to {last} are missing before this file"
+                reason = f"frames {self.next_lsn} to {last} are missing before this file; "
+                reason += "run `dsadmin verify`, then `dsadmin repair`"
                 raise CorruptDataError(fmt.journal_path(file.number), 0, reason)
             if index == 0:
                 self.next_lsn = file.head.first_lsn
@@ -175,9 +176,8 @@ class JournalWalk:
             self.cases.append("header")
             yield Torn(file.number, 0, file.data, "header")
             return
-        raise CorruptDataError(
-            fmt.journal_path(file.number), 0, "the journal file's header is damaged"
-        )
+        reason = "the journal file's header is damaged; run `dsadmin repair`"
+        raise CorruptDataError(fmt.journal_path(file.number), 0, reason)
 
     def _walk_file(self, index: int, file: JournalFile) -> Generator[Step, None, bool]:
         """Walk one file; the generator's value tells whether the journal ends in it."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from durastreamd.errors import CorruptDataError
 from durastreamd.model.records import Mark
 from durastreamd.offline.repair.losses import Keep
 from durastreamd.storage import format as fmt
@@ -157,6 +158,8 @@ def test_a_torn_end_is_not_called_no_loss(disk: MovingDisk) -> None:
 
 def test_a_damaged_journal_header_alone_loses_nothing(disk: MovingDisk, before: Dump) -> None:
     flip(disk, _journal(disk), 20)
+    with pytest.raises(CorruptDataError, match="run `dsadmin repair`"):
+        start(moving(disk))
     plan = repaired(disk)
     assert (plan.losses, plan.doubts) == ([], [])
     assert any("its header is damaged, 3 of its records are whole" in n for n in plan.notes)
