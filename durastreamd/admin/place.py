@@ -39,6 +39,7 @@ def disk_of(args: argparse.Namespace) -> RealDisk:
     """Return the data directory as a disk, not locked."""
     root = root_of(args)
     disk = RealDisk(str(root))
+    disk.names("")  # a directory that may not be read raises here, and is not called another's
     if not disk.exists(fmt.IDENTITY_FILE) and not disk.exists(fmt.CATALOG_DIR):
         text = f"{root} is not a durastreamd data directory: it has no {fmt.IDENTITY_FILE} file"
         raise CommandError(NO_INPUT, text)

@@ -162,6 +162,19 @@ def test_what_speaks_of_all_streams_and_cannot_be_read_ends_everything(
     assert tree(data) == before
 
 
+def test_a_directory_that_may_not_be_read_is_not_called_another_s(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os.path, "lexists", lambda _: False)
+    result = run("--data-dir", data, "verify")
+    assert result.status == NO_PERMISSION
+    assert result.err.startswith(f"dsadmin: {data}")
+
+
 def refusing(monkeypatch: pytest.MonkeyPatch, operation: str, place: str, fault: int) -> None:
     """Have the disk refuse one operation on whatever has a name in its path."""
     opened: dict[int, str] = {}
