@@ -23,7 +23,7 @@ from durastreamd.storage import (
     log,
     recovery,
 )
-from tests.support.crashes import ViolationError, hunt
+from tests.support.crashes import ViolationError, hunt, hunt_an_end_in_a_checkpoint
 from tests.support.failures import hunt_failures
 from tests.support.sim_disk import SimDisk
 
@@ -304,7 +304,6 @@ FAILING_MUTANTS: tuple[Mutant, ...] = (
 )
 
 MUTANTS: tuple[Mutant, ...] = (
-    ended_streams_left_out_of_the_rows,
     removals_left_out_of_the_commit,
     uploads_nobody_looks_for,
     recovery_builds_on_what_was_not_synced,
@@ -345,6 +344,13 @@ def test_seeded_bug_is_caught_where_the_disk_fails(mutant: Mutant, monkeypatch: 
             hunt_failures(seed, steps=40)
 
 
+def test_a_row_left_out_of_a_checkpoint_is_caught(monkeypatch: Patch) -> None:
+    ended_streams_left_out_of_the_rows(monkeypatch)
+    with pytest.raises(ViolationError):
+        hunt_an_end_in_a_checkpoint()
+
+
 def test_the_unbroken_engine_passes_what_catches_the_mutants() -> None:
+    hunt_an_end_in_a_checkpoint()
     for seed in range(2):
         assert hunt(seed, steps=30, cap=6).states > 0

@@ -7,7 +7,7 @@ the recovery that follows any of them (``_crashes_inside``), at every operation 
 import logging
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
@@ -137,6 +137,24 @@ def _crashes_inside(disk: SimDisk, legal: list[Dump], rng: random.Random, after:
         check(recovered(image, f"{place}, then cut"), [seen], f"{place}, then cut")
         states += 2
     return states
+
+
+def hunt_an_end_in_a_checkpoint() -> None:
+    """Crash after a checkpoint during which a stream grew and ended: too rare for dice."""
+    world = World()
+    world.create("/a")
+    world.append("/a", b"in an older row")
+    world.checkpoint()
+    world.append("/a", b"in the journal that goes")
+    world.engine.journal.rotate()
+    steps = cp.checkpoint(world.engine)
+    job = next(steps)
+    world.append("/a", b"in the journal that stays")
+    world.delete("/a")
+    with suppress(StopIteration):
+        while True:
+            job = steps.send(job())
+    check(recovered(world.disk.survivor(), "after the checkpoint"), [{}], "after the checkpoint")
 
 
 @contextmanager
