@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from durastreamd.storage import format as fmt
 from tests.admin.harness import SMALL, fill
 from tests.support.daemon import Daemon
+from tests.support.patience import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +25,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("killed")
     with Daemon(home, settings=SMALL) as running:
         fill(running)
+        first = home / "data" / fmt.journal_path(1)
+        wait_until(lambda: not first.exists(), "no checkpoint came by")  # then segments are there
         running.kill9()
     return home / "data"
 

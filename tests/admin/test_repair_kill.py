@@ -119,9 +119,10 @@ def test_killed_while_undoing(damaged: MovingDisk) -> None:
 def test_what_a_server_wrote_since_is_not_undone(damaged: MovingDisk) -> None:
     disk = moving(damaged)
     carry_out(disk)
-    opened(disk)
+    world = World(disk)
+    world.create("/since")
     after = moving(disk)
-    with Repair(after) as repair, pytest.raises(DataDirectoryError, match="changed since"):
+    with Repair(after) as repair, pytest.raises(DataDirectoryError, match="since"):
         repair.undo(repairs(after)[-1])
 
 
