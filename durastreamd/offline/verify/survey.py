@@ -15,20 +15,12 @@ of the last write, of which no client was told. The rules are those of ``storage
 """
 
 import re
-from contextlib import suppress
 from typing import NamedTuple
 
 from durastreamd.errors import DataDirectoryError
 from durastreamd.model.stream_state import Stream
+from durastreamd.offline.verify import scan
 from durastreamd.offline.verify.findings import Finding, refusal
-from durastreamd.offline.verify.scan import (
-    JournalHead,
-    JournalHeader,
-    catalog_header,
-    journal_header,
-    scan_catalog,
-    scan_journal,
-)
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.catalog import Commit
 from durastreamd.storage.checksum import digest
@@ -93,8 +85,8 @@ class Survey:
         self.catalog_number = 0
         self.checkpoint = 0
         # the journal
-        self.headers: dict[int, JournalHeader] = {}
-        self.heads: list[JournalHead] = []  # by lsn, those the catalogue does not cover
+        self.headers: dict[int, scan.JournalHeader] = {}
+        self.heads: list[scan.JournalHead] = []  # by lsn, those the catalogue does not cover
         self.journal_number = 0
         self.durable_lsn = 0  # something says that all up to here was durable
         self.missing: list[tuple[int, int]] = []  # (first, last) lsns of frames lost though durable
@@ -127,12 +119,20 @@ class Survey:
         return self.commit.lsn if self.commit is not None else 0
 
 
-def read_numbered(disk: Disk, folder: str, suffix: str) -> dict[int, bytes]:
-    """Return the numbered files of a folder by number."""
+def read_numbered(found: Survey, folder: str, suffix: str) -> dict[int, bytes]:
+    """Return the numbered files of a folder by number; what is no file is damage, and empty."""
     raws = {}
-    for number in fmt.numbered(disk.names(folder), suffix):
-        with suppress(FileNotFoundError):  # a running server was done with it
-            raws[number] = _read(disk, f"{folder}/{number:016d}{suffix}")
+    for number in fmt.numbered(found.disk.names(folder), suffix):
+        path = f"{folder}/{number:016d}{suffix}"
+        try:
+            raws[number] = _read(found.disk, path)
+        except FileNotFoundError:
+            continue  # a running server was done with it
+        except OSError as exc:
+            if exc.errno not in NO_FILE:
+                raise
+            found.found(path, 0, "no-file", "something that is no file has its name")
+            raws[number] = b""
     return raws
 
 
@@ -244,9 +244,9 @@ def read_identity(found: Survey, catalogs: dict[int, bytes], journals: dict[int,
         return
     votes = []
     for raw in (*catalogs.values(), *journals.values()):
-        if (header := catalog_header(raw)) is not None:
+        if (header := scan.catalog_header(raw)) is not None:
             votes.append(header[0])
-        elif (named := journal_header(raw)) is not None:
+        elif (named := scan.journal_header(raw)) is not None:
             votes.append(named.uuid)
     if votes:
         found.uuid = max(set(votes), key=votes.count)
@@ -280,7 +280,7 @@ def read_catalog(found: Survey, raws: dict[int, bytes], journals: set[int]) -> N
     found.catalog_number = newest
     for number in sorted(raws, reverse=True):
         path = fmt.catalog_path(number)
-        good = catalog_header(raws[number]) == (found.uuid, number)
+        good = scan.catalog_header(raws[number]) == (found.uuid, number)
         if number == newest and not good:
             found.found(path, 0, "header", "the catalogue's header does not verify")
         if number != newest:
@@ -296,7 +296,7 @@ def read_catalog(found: Survey, raws: dict[int, bytes], journals: set[int]) -> N
 def _checkpoints(uuid: bytes, number: int, raw: bytes) -> list[_Checkpoint]:
     points: list[_Checkpoint] = []
     gap = -1
-    for frame in scan_catalog(raw, uuid, number):
+    for frame in scan.scan_catalog(raw, uuid, number):
         if isinstance(frame, Gap):
             gap = frame.position if gap < 0 else gap
             continue
@@ -387,7 +387,7 @@ def read_journal(found: Survey, raws: dict[int, bytes]) -> None:
         return
     found.journal_number = max([*raws, found.commit.journal_first if found.commit else 0])
     first = found.commit.journal_first if found.commit is not None else min(raws, default=0)
-    heads: dict[int, JournalHead] = {}
+    heads: dict[int, scan.JournalHead] = {}
     gaps: _Gaps = []
     for number, raw in sorted(raws.items()):
         if number < first:
@@ -401,15 +401,15 @@ def read_journal(found: Survey, raws: dict[int, bytes]) -> None:
 
 
 def _read_journal_file(
-    found: Survey, number: int, raw: bytes, heads: dict[int, JournalHead], gaps: _Gaps
+    found: Survey, number: int, raw: bytes, heads: dict[int, scan.JournalHead], gaps: _Gaps
 ) -> None:
     assert found.uuid is not None
-    header = journal_header(raw)
+    header = scan.journal_header(raw)
     seeded = number
     if header is not None and header.uuid == found.uuid:
         found.headers[number] = header
         seeded = header.number  # a file under another's name is read as what it is
-    for item in scan_journal(raw, found.uuid, seeded):
+    for item in scan.scan_journal(raw, found.uuid, seeded):
         if isinstance(item, Gap):
             gaps.append((number, item))
             continue
@@ -418,7 +418,7 @@ def _read_journal_file(
             heads[item.frame.lsn] = item._replace(number=number)
 
 
-def _durable(found: Survey, heads: dict[int, JournalHead]) -> None:
+def _durable(found: Survey, heads: dict[int, scan.JournalHead]) -> None:
     headers = [header.head for header in found.headers.values()]
     found.durable_lsn = max(
         [

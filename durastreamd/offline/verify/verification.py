@@ -63,8 +63,8 @@ def survey(disk: Disk) -> Survey:
     """Look at a data directory without trusting anything in it."""
     found = Survey(disk)
     list_names(found)
-    catalogs = read_numbered(disk, fmt.CATALOG_DIR, ".cat")
-    journals = read_numbered(disk, fmt.JOURNAL_DIR, ".jnl")
+    catalogs = read_numbered(found, fmt.CATALOG_DIR, ".cat")
+    journals = read_numbered(found, fmt.JOURNAL_DIR, ".jnl")
     read_identity(found, catalogs, journals)
     read_catalog(found, catalogs, set(journals))
     read_journal(found, journals)

@@ -268,3 +268,21 @@ def test_a_name_that_is_nearly_a_streams_is_nobodys(world: World, tmp_path: Path
     found = served(RefusingDisk(str(tmp_path)))
     assert found["/a"] is None
     assert found["/j"] is not None
+
+
+@pytest.mark.parametrize("folder", ["journal", "catalog"])
+@pytest.mark.parametrize("oddness", ["a directory", "a dangling link", "a pipe"])
+def test_what_is_no_file_in_a_shared_place_is_damage_and_mended(
+    world: World, tmp_path: Path, oddness: str, folder: str
+) -> None:
+    laid_out(world, tmp_path)
+    place = max((tmp_path / folder).iterdir())
+    ODD[oddness](place)
+    disk = RefusingDisk(str(tmp_path))
+    findings = examine(disk, DEEP, in_turn(disk)).findings
+    path = str(place.relative_to(tmp_path))
+    assert any((f.path, f.kind) == (path, "no-file") for f in findings)
+    mended(disk)
+    assert [str(f) for f in examine(disk, DEEP, in_turn(disk)).findings] == []
+    assert planned(disk).empty
+    assert all(data is not None for data in served(disk).values())
