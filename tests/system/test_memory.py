@@ -130,7 +130,7 @@ READING = {
         *("s?offset=-1", "Accept-Encoding: gzip\r\n"),
     ),
     "framed": (
-        *(10, "application/octet-stream", LARGE_BYTES),
+        *(40, "application/octet-stream", LARGE_BYTES),
         *("s?offset=-1", "Accept: application/vnd.durastream.messages\r\n"),
     ),
     "events, base64": (
