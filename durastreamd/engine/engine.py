@@ -36,6 +36,7 @@ from durastreamd.protocol import Data
 from durastreamd.storage import format as fmt, log, scrub
 from durastreamd.storage.catalog import CatalogWriter
 from durastreamd.storage.checksum import payload_sum
+from durastreamd.storage.datadir import Identity, replace_identity
 from durastreamd.storage.disk import Disk, faults_of
 from durastreamd.storage.handles import HandleTable
 from durastreamd.storage.index import HEADER_BYTES, IndexFile, IndexReader
@@ -49,10 +50,14 @@ T = TypeVar("T")
 class Engine:
     """One data directory, opened. Made by ``opening.open_engine``."""
 
-    def __init__(self, disk: Disk, options: EngineOptions, uuid: bytes, locks: list[int]) -> None:
+    def __init__(
+        self, disk: Disk, options: EngineOptions, identity: Identity, locks: list[int]
+    ) -> None:
         self.disk = disk
         self.options = options
-        self.uuid = uuid
+        self.uuid = identity.uuid
+        self.extensions = identity.extensions  # of the format, as the identity file names them
+        self.wanted: set[str] = set()  # those that a record waits for
         self.namespace = Namespace(options.fork_depth_max)
         self.handles = HandleTable(disk, options.handles_max)
         self.proofs = Proofs(disk, self.handles, options.proof_bytes_max)
@@ -102,11 +107,27 @@ class Engine:
 
     def commit(self, batch: list[tuple[Record, Data]]) -> None:
         """Make a batch durable and apply it, all at once: for callers without an event loop."""
+        self.declare()
         first = self.journal.next_lsn
         frames = [self.stage(*drafted, lsn) for lsn, drafted in enumerate(batch, first)]
         self.journal.commit(frames, self.journal.encode(frames))
         for (record, _), frame in zip(batch, frames, strict=True):
             self.applied(record, frame)
+
+    def extend(self, extension: str) -> None:
+        """Have an extension of the format named before the next batch is written."""
+        if extension not in self.extensions:
+            self.wanted.add(extension)
+
+    def declare(self) -> None:
+        """Name the extensions that are wanted, durably; in the thread that writes the journal."""
+        if not self.wanted:
+            return
+        names = self.extensions | self.wanted
+        self._locks.append(replace_identity(self.disk, self.uuid, names))
+        self.disk.sync_directory("")
+        self.extensions = names
+        self.wanted -= names
 
     def applied(self, record: Record, frame: fmt.StoredFrame) -> list[Stream]:
         """Fold a committed record into the state; readers may see it from here on.

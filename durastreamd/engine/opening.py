@@ -96,7 +96,7 @@ def open_engine(
         identity = datadir.read_identity(disk)
         # Older versions know of this lock alone.
         held.append(disk.lock(fmt.IDENTITY_FILE))
-        engine = Engine(disk, options, identity.uuid, held)
+        engine = Engine(disk, options, identity, held)
         report = _Opening(engine, progress).run()
         _renew_lifetimes(engine, now_ms)
     except BaseException:

@@ -172,6 +172,7 @@ class _Flight(Struct):
         if not self.frames:
             self.stage()
         begun = perf_counter()
+        self.committer.engine.declare()
         self.committer.engine.journal.commit(self.frames, self.pieces)
         self.took_s = perf_counter() - begun
 

@@ -219,7 +219,20 @@ class SimDisk:
         assert old is new, "a rename across directories is not modelled"
         new.set(new_name, node)
         old.set(old_name, None)
+        self._move_locks(source, target)
         self._done("rename", target)
+
+    def _move_locks(self, source: str, target: str) -> None:
+        """A lock is a file's, and goes where its name goes."""
+        self.locked.discard(target)
+        for handle, path in self._paths.items():
+            if path == target:
+                self._paths[handle] = f"{target} (replaced)"
+            elif path == source:
+                self._paths[handle] = target
+        if source in self.locked:
+            self.locked.remove(source)
+            self.locked.add(target)
 
     def unlink(self, path: str) -> None:
         parent, name = self._parent(path)

@@ -65,10 +65,7 @@ def _look(disk: Disk) -> Moment:
     identity = datadir.read_identity(disk)
     loaded = catalog.load(disk, identity.uuid)
     path = fmt.catalog_path(loaded.number)
-    contents = {
-        fmt.IDENTITY_FILE: read_file(disk, fmt.IDENTITY_FILE),
-        path: read_file(disk, path)[: loaded.length],
-    }
+    contents = {path: read_file(disk, path)[: loaded.length]}
     first, after = loaded.commit.journal_first, loaded.commit.lsn + 1
     numbers = [number for number in journal.journal_numbers(disk) if number >= first]
     if numbers[:1] != [first]:
@@ -84,6 +81,8 @@ def _look(disk: Disk) -> Moment:
     for file in files:
         if file.number in ends:
             contents[fmt.journal_path(file.number)] = file.data[: ends[file.number]]
+    # After the journal: an extension is named before the first record that needs it.
+    contents[fmt.IDENTITY_FILE] = read_file(disk, fmt.IDENTITY_FILE)
     rows = loaded.streams()
     places = {row.subject: row.placement for row in rows}
     damaged = {row.subject for row in rows if Stream.from_row(row.fields).damage}

@@ -62,6 +62,7 @@ class RepairManifest:
     lsn: int = 0
     streams: list[int] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
+    extensions: list[str] = field(default_factory=list)
 
 
 class Repair:
@@ -123,6 +124,7 @@ class Repair:
             plan.lsn,
             plan.ids,
             plan.buckets,
+            plan.extensions,
         )
         _write(disk, f"{home}/manifest.json", _dumped(manifest))
         for directory in (f"{home}/new", f"{home}/old", home, fmt.QUARANTINE_DIR):
@@ -197,7 +199,8 @@ class Repair:
         _move(disk, rest)
         if direction == "forward":
             _remove_empty(disk, manifest.emptied)
-            self._replace_identity(datadir.text_of(bytes.fromhex(manifest.uuid)).encode())
+            text = datadir.text_of(bytes.fromhex(manifest.uuid), manifest.extensions)
+            self._replace_identity(text.encode())
             return
         _note_undone(disk, name)
         original = f"{home}old/{fmt.IDENTITY_FILE}"

@@ -77,6 +77,7 @@ class Plan:
     ids: list[int] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
     uuid: bytes = b""
+    extensions: list[str] = field(default_factory=list)  # of the format, in use
 
     @property
     def empty(self) -> bool:
@@ -354,6 +355,7 @@ class _Planning:
         next_id = max(next_id, found.commit.next_id if found.commit is not None else 1)
         self._plan.lsn, self._plan.ids = lsn, sorted(self._streams)
         self._plan.buckets = sorted(self._buckets)
+        self._plan.extensions = sorted(found.extensions or ())
         commit = Commit(lsn, number, next_id, [])
         head = journal.FileHead(lsn + 1, lsn)
         self._plan.made += [

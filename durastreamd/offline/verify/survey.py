@@ -71,6 +71,7 @@ class Survey:
         self.disk = disk
         self.findings: list[Finding] = []
         self.uuid: bytes | None = None
+        self.extensions: frozenset[str] | None = None  # of the format; None: nobody says
         self.files: dict[int, StreamFiles] = {}
         self.leftovers: list[str] = []  # files of ours that nothing refers to any more
         self.foreign: list[str] = []
@@ -235,7 +236,7 @@ def read_identity(found: Survey, catalogs: dict[int, bytes], journals: dict[int,
     there = found.disk.exists(fmt.IDENTITY_FILE)
     text = _read(found.disk, fmt.IDENTITY_FILE) if there else b""
     try:
-        found.uuid = datadir.read_identity(found.disk).uuid
+        found.uuid, _, found.extensions = datadir.read_identity(found.disk)
     except DataDirectoryError as exc:
         if _of_another_version(text):
             raise
@@ -288,7 +289,7 @@ def read_catalog(found: Survey, raws: dict[int, bytes], journals: set[int]) -> N
         if number == newest or not found.catalog_trusted:
             points = _checkpoints(found.uuid, number, raws[number])
             if number == newest:
-                _judge_catalog(found, path, points, journals, len(raws[number]))
+                _judge_catalog(found, path, points, journals)
                 found.catalog_trusted = found.catalog_trusted and good
             _take_rows(found, [row for point in points for row in point.rows])
 
@@ -315,11 +316,8 @@ def _checkpoints(uuid: bytes, number: int, raw: bytes) -> list[_Checkpoint]:
     return points
 
 
-def _judge_catalog(
-    found: Survey, path: str, points: list[_Checkpoint], journals: set[int], size: int
-) -> None:
+def _judge_catalog(found: Survey, path: str, points: list[_Checkpoint], journals: set[int]) -> None:
     """Find the checkpoint that counts; take the torn end off ``points``."""
-    del size
     broken = [point for point in points if point.gap >= 0 or point.commit is None]
     if broken and broken[0] is points[-1] and len(points) > 1:
         before = points[-2].commit

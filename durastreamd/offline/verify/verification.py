@@ -22,6 +22,7 @@ from durastreamd.offline.verify.census import (
     without,
 )
 from durastreamd.offline.verify.findings import UNREADABLE, Finding, refusal
+from durastreamd.offline.verify.scan import scan_catalog
 from durastreamd.offline.verify.segments import (
     WINDOW_BYTES,
     SegmentReport,
@@ -42,6 +43,9 @@ from durastreamd.offline.verify.survey import (
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.blobs import BlobFile, read_blob
 from durastreamd.storage.disk import Disk, file_size
+from durastreamd.storage.extensions import used_by
+from durastreamd.storage.rows import encode_row
+from durastreamd.storage.scan import Gap
 
 # A checkpoint lasts well under a second; four looks this far apart outlast it.
 LOOKS = 4
@@ -69,7 +73,21 @@ def survey(disk: Disk) -> Survey:
     read_catalog(found, catalogs, set(journals))
     read_journal(found, journals)
     _set_orphans_apart(found)
+    if found.extensions is None:
+        found.extensions = _extensions_seen(found, catalogs)
     return found
+
+
+def _extensions_seen(found: Survey, catalogs: dict[int, bytes]) -> frozenset[str]:
+    """Return the extensions whose records or rows are there: the identity does not say."""
+    frames = [
+        frame
+        for number, raw in catalogs.items()
+        for frame in scan_catalog(raw, found.uuid or b"", number)
+        if not isinstance(frame, Gap)
+    ]
+    rows = [encode_row(row) for frame in frames for row in frame.rows]
+    return frozenset(used_by((head.frame.header for head in found.heads), rows))
 
 
 def _set_orphans_apart(found: Survey) -> None:
