@@ -18,22 +18,31 @@ Every error durastreamd answers, by status. Made by `tools/reference.py` from
 `durastreamd/protocol/problems.py`; a code that is not here does not exist. A running server
 explains each one at the `type` of the error, for example `GET /errors/invalid-offset`.
 
-A body is `application/problem+json` (RFC 9457). A program looks at `code`; `detail` is for people
-and says what was wrong with this very request. Of the statuses, 429, 503 and 507 mean *later* and
+A body is `application/problem+json` (RFC 9457). A program looks at `code` and, where it needs to
+know more, at `reason`, which stands only where the table has one; `detail` is for people and says
+what was wrong with this very request. The rows marked *shared* are of a proposal for all servers of
+the protocol: where one of its codes is true of an error, that is the error's code, with the `type`
+and the title of the proposal. The others are ours: the proposal has none for that status, or none
+that would be true. Of the statuses, 429, 503 and 507 mean *later* and
 say when in `Retry-After`; 408 and other 5xx may be tried again; every other 4xx needs another
 request.
-`OUTCOME_UNKNOWN` is the one error after which an append may be stored.
+`OUTCOME_UNKNOWN` and `OUTCOME_UNKNOWN_REPEAT` are the errors after which a change may be stored.
 
-| status | code | meaning, and what to do |
-|---|---|---|
+| status | code | reason | | meaning, and what to do |
+|---|---|---|---|---|
 """
 
 
 def errors_page() -> str:
     """Return the text of docs/errors.md."""
-    rows = sorted(problems.problems(), key=lambda row: (row.status, row.code))
-    lines = [f"| {row.status} | `{row.code}` | {row.description} |" for row in rows]
-    return HEAD + "\n".join(lines) + "\n"
+    rows = sorted(problems.problems(), key=lambda row: (row.status, row.code, row.reason))
+    return HEAD + "".join(_line(row) for row in rows)
+
+
+def _line(row: problems.Problem) -> str:
+    reason = f"`{row.reason}`" if row.reason else ""
+    whose = "shared" if row.code in problems.SHARED else "ours"
+    return f"| {row.status} | `{row.code}` | {reason} | {whose} | {row.description} |\n"
 
 
 def main() -> None:

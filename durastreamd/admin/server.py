@@ -76,7 +76,7 @@ def failure(exc: ClientError) -> CommandError:
         return CommandError(CORRUPT, f"{exc}; `dsadmin verify` on the server's machine says more")
     told = exc.headers.get("stream-next-offset", "")
     if exc.status == 410 and told:
-        lost = exc.code == DATA_LOST.code
+        lost = exc.reason == DATA_LOST.reason
         what = "was lost, as its operator knows" if lost else "is folded into a snapshot"
         text = f"what lies before {told} {what}; --from {told} reads on"
         return CommandError(NO_INPUT, text)

@@ -15,6 +15,8 @@ _HINTS = {
     404: "there is nothing of this name",
 }
 _DENIED = (problems.UNAUTHENTICATED.code, problems.PERMISSION_DENIED.code)
+# Of these no other token is of help.
+_NO_TOKENS = (problems.STALE_EPOCH.reason, problems.FOREIGN_PAGE.reason)
 
 
 class ClientError(DurastreamError):
@@ -44,8 +46,9 @@ class AnswerError(ClientError):
 class ServerRefusedError(ClientError):
     """The server answered with an error; its own words are in the text.
 
-    ``problem`` is the document (RFC 9457) that came with it, empty where there was none; ``code``
-    and ``detail`` are taken from there, or the nearest there is.
+    ``problem`` is the document (RFC 9457) that came with it, empty where there was none; ``code``,
+    ``reason`` and ``detail`` are taken from there, or the nearest there is. ``name`` is the finest
+    word for it: the reason where there is one, else the code.
     """
 
     def __init__(
@@ -55,10 +58,13 @@ class ServerRefusedError(ClientError):
         self.headers = headers
         self.problem = _document(body)
         self.code = str(self.problem.get("code") or http.client.responses.get(status, "Unknown"))
+        self.reason = str(self.problem.get("reason") or "")
+        self.name = self.reason or self.code
         shown = body[:_SHOWN_BYTES_MAX].decode(errors="replace").strip()
         hint = _HINTS.get(status, "no explanation")
         self.detail = str(self.problem.get("detail") or shown or hint)
-        super().__init__(f"{method} {url}: {status} {self.code}: {self.detail}")
+        within = f" ({self.reason})" if self.reason else ""
+        super().__init__(f"{method} {url}: {status} {self.code}{within}: {self.detail}")
 
     @classmethod
     def of(
@@ -66,9 +72,10 @@ class ServerRefusedError(ClientError):
     ) -> "ServerRefusedError":
         """Return the error for an answer; a refused token has a kind of its own."""
         made = cls(method, url, status, headers, body)
-        # 403 is also what a producer of an earlier epoch gets; only without a code it is the token.
+        # 403 is also what a producer of an earlier epoch gets; without a code it is the token.
         by_code = made.code in _DENIED if "code" in made.problem else status in (401, 403)
-        return DeniedError(method, url, status, headers, body) if by_code else made
+        denied = by_code and made.reason not in _NO_TOKENS
+        return DeniedError(method, url, status, headers, body) if denied else made
 
 
 class DeniedError(ServerRefusedError):

@@ -17,7 +17,6 @@ RETRY_AFTER_S_MAX = 60.0
 PASSING = {
     problems.RATE_LIMITED.code,
     problems.UNAVAILABLE.code,
-    problems.DISK_FAILED.code,
     problems.REQUEST_TIMEOUT.code,
 }
 # Of answers without a problem document: 502 and 504 come from what stands between.
@@ -27,7 +26,8 @@ _PASSING_STATUSES = (429, 502, 503, 504)
 def is_passing(refused: ServerRefusedError) -> bool:
     """Tell whether the same request may do better later; none of these was carried out."""
     if "code" in refused.problem:
-        return refused.code in PASSING
+        carried_out = refused.reason == problems.OUTCOME_UNKNOWN_REPEAT.reason  # perhaps
+        return refused.code in PASSING and not carried_out
     return refused.status in _PASSING_STATUSES
 
 

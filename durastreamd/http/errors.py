@@ -12,7 +12,7 @@ class RefusedError(Exception):
     """The client's request is refused with one row of the problem table."""
 
     def __init__(self, problem: problems.Problem, detail: str) -> None:
-        super().__init__(f"{problem.code}: {detail}")
+        super().__init__(f"{problem.name}: {detail}")
         self.problem = problem
         self.detail = detail
 

@@ -3,6 +3,10 @@
 The service answers with these, the connection layer answers with these, ``GET /errors/{slug}``
 shows them and the documentation lists them; a code that is not in this table does not exist. Pure.
 
+The codes, types and titles that a proposal for all servers of the protocol names come first. Where
+one of them is true of an error it is the error's code, and what is finer goes into ``reason``, a
+member of its own; a code of ours stands only where none of that proposal's is true.
+
 Text that came from a client goes through ``quoted`` before it enters a detail, so that an answer
 never echoes more than a line of it and never a control character.
 """
@@ -32,6 +36,12 @@ class Problem:
     status: int
     title: str
     description: str
+    reason: str = ""  # what it is within its code; a row without one is the code in general
+
+    @property
+    def name(self) -> str:
+        """The finest word there is for it, by which a program decides."""
+        return self.reason or self.code
 
     @property
     def slug(self) -> str:
@@ -52,6 +62,13 @@ def _row(code: str, status: int, title: str, description: str) -> Problem:
     problem = Problem(code, status, title, description)
     _TABLE[code] = problem
     _BY_SLUG[problem.slug] = problem
+    return problem
+
+
+def _finer(code: Problem, reason: str, description: str) -> Problem:
+    """Add a row that shares code, type, status and title with another, and says more."""
+    problem = Problem(code.code, code.status, code.title, description, reason)
+    _TABLE[reason] = problem
     return problem
 
 
@@ -121,31 +138,77 @@ UNAVAILABLE = _row(
     "The server cannot take the request now; wait for the time in Retry-After and repeat it.",
 )  # fmt: skip
 
-# Ours: what that proposal leaves open.
-DATA_LOST = _row(
-    "DATA_LOST", 410, "Data Lost",
+SHARED: Final = frozenset(_TABLE)  # the codes that any server of the protocol may answer
+
+# Finer than that proposal, and true under one of its codes.
+MISSING_CONTENT_TYPE = _finer(
+    BAD_REQUEST, "MISSING_CONTENT_TYPE",
+    "A request with a body needs a Content-Type; send the one of the stream.",
+)  # fmt: skip
+INVALID_TTL = _finer(
+    BAD_REQUEST, "INVALID_TTL",
+    "Stream-TTL or Stream-Expires-At is malformed, or both were given; send one of them.",
+)  # fmt: skip
+INVALID_PRODUCER = _finer(
+    BAD_REQUEST, "INVALID_PRODUCER",
+    "Producer-Id, Producer-Epoch and Producer-Seq belong together and the last two are integers.",
+)  # fmt: skip
+INVALID_FORK = _finer(
+    BAD_REQUEST, "INVALID_FORK",
+    "The fork headers name no valid place in a source stream; correct them.",
+)  # fmt: skip
+STALE_EPOCH = _finer(
+    PERMISSION_DENIED, "STALE_EPOCH",
+    "A newer epoch of this producer has written; claim the epoch after Producer-Epoch.",
+)  # fmt: skip
+FOREIGN_PAGE = _finer(
+    PERMISSION_DENIED, "FOREIGN_PAGE",
+    "A web page of this origin may not use this server; its operator can name it in cors.origins.",
+)  # fmt: skip
+BUCKET_NOT_FOUND = _finer(
+    NOT_FOUND, "BUCKET_NOT_FOUND",
+    "There is no bucket of this name; create it with PUT or check the name.",
+)  # fmt: skip
+SNAPSHOT_NOT_FOUND = _finer(
+    NOT_FOUND, "SNAPSHOT_NOT_FOUND",
+    "The stream has no snapshot, or none at this offset; read from the start instead.",
+)  # fmt: skip
+BUCKET_EXISTS = _finer(
+    ALREADY_EXISTS, "BUCKET_EXISTS",
+    "A bucket of this name exists already; use it or choose another name.",
+)  # fmt: skip
+SEQUENCE_GAP = _finer(
+    SEQUENCE_CONFLICT, "SEQUENCE_GAP",
+    "An earlier sequence number of this producer is missing; send Producer-Expected-Seq first.",
+)  # fmt: skip
+DATA_LOST = _finer(
+    OFFSET_EXPIRED, "DATA_LOST",
     "Stored bytes of this stream were lost, and its operator had it repaired without them; "
     "Stream-Next-Offset is the first offset that can be read.",
 )  # fmt: skip
+DISK_FAILED = _finer(
+    UNAVAILABLE, "DISK_FAILED",
+    "The disk failed under this request, and nothing was stored; repeat it, and tell the operator "
+    "if it goes on.",
+)  # fmt: skip
+OUTCOME_UNKNOWN_REPEAT = _finer(
+    UNAVAILABLE, "OUTCOME_UNKNOWN_REPEAT",
+    "The server failed while it stored the change, which may be there or not; repeat the request "
+    "as it was, it takes effect once.",
+)  # fmt: skip
+TOO_MANY_PRODUCERS = _finer(
+    RATE_LIMITED, "TOO_MANY_PRODUCERS",
+    "The stream knows as many producers as it may; use a Producer-Id that it knows.",
+)  # fmt: skip
+
+# Ours: the proposal has no code for that status, or none that is true.
 STREAM_CLOSED = _row(
     "STREAM_CLOSED", 409, "Stream Closed",
     "The stream was closed and takes no more data; it can still be read.",
 )  # fmt: skip
-FOREIGN_PAGE = _row(
-    "FOREIGN_PAGE", 403, "Foreign Page",
-    "A web page of this origin may not use this server; its operator can name it in cors.origins.",
-)  # fmt: skip
 MISDIRECTED = _row(
     "MISDIRECTED", 421, "Misdirected Request",
     "The server does not go by the name in Host; call it by another or add it to server.hosts.",
-)  # fmt: skip
-STALE_EPOCH = _row(
-    "STALE_EPOCH", 403, "Stale Producer Epoch",
-    "A newer epoch of this producer has written; claim the epoch after Producer-Epoch.",
-)  # fmt: skip
-SEQUENCE_GAP = _row(
-    "SEQUENCE_GAP", 409, "Producer Sequence Gap",
-    "An earlier sequence number of this producer is missing; send Producer-Expected-Seq first.",
 )  # fmt: skip
 GONE = _row(
     "GONE", 410, "Stream Gone",
@@ -156,26 +219,9 @@ OUTCOME_UNKNOWN = _row(
     "The server failed while it stored the append, which may be there or not; read the end of the "
     "stream before sending it again.",
 )  # fmt: skip
-OUTCOME_UNKNOWN_REPEAT = _row(
-    "OUTCOME_UNKNOWN_REPEAT", 503, "Outcome Unknown, Repeat It",
-    "The server failed while it stored the change, which may be there or not; repeat the request "
-    "as it was, it takes effect once.",
-)  # fmt: skip
-BUCKET_NOT_FOUND = _row(
-    "BUCKET_NOT_FOUND", 404, "Bucket Not Found",
-    "There is no bucket of this name; create it with PUT or check the name.",
-)  # fmt: skip
-BUCKET_EXISTS = _row(
-    "BUCKET_EXISTS", 409, "Bucket Already Exists",
-    "A bucket of this name exists already; use it or choose another name.",
-)  # fmt: skip
 BUCKET_NOT_EMPTY = _row(
     "BUCKET_NOT_EMPTY", 409, "Bucket Not Empty",
     "The bucket still holds streams; delete them first.",
-)  # fmt: skip
-SNAPSHOT_NOT_FOUND = _row(
-    "SNAPSHOT_NOT_FOUND", 404, "Snapshot Not Found",
-    "The stream has no snapshot, or none at this offset; read from the start instead.",
 )  # fmt: skip
 SNAPSHOT_CONFLICT = _row(
     "SNAPSHOT_CONFLICT", 409, "Snapshot Conflict",
@@ -217,26 +263,9 @@ STREAM_DAMAGED = _row(
     "STREAM_DAMAGED", 500, "Stream Damaged",
     "The stored bytes of this stream fail their check; an operator has to run dsadmin verify.",
 )  # fmt: skip
-DISK_FAILED = _row(
-    "DISK_FAILED", 503, "Disk Failed",
-    "The disk failed under this request, and nothing was stored; repeat it, and tell the operator "
-    "if it goes on.",
-)  # fmt: skip
 INSUFFICIENT_STORAGE = _row(
     "INSUFFICIENT_STORAGE", 507, "Insufficient Storage",
     "The disk is full or the quota is used up; nothing was stored.",
-)  # fmt: skip
-INVALID_TTL = _row(
-    "INVALID_TTL", 400, "Invalid TTL",
-    "Stream-TTL or Stream-Expires-At is malformed, or both were given; send one of them.",
-)  # fmt: skip
-INVALID_PRODUCER = _row(
-    "INVALID_PRODUCER", 400, "Invalid Producer Headers",
-    "Producer-Id, Producer-Epoch and Producer-Seq belong together and the last two are integers.",
-)  # fmt: skip
-INVALID_FORK = _row(
-    "INVALID_FORK", 400, "Invalid Fork",
-    "The fork headers name no valid place in a source stream; correct them.",
 )  # fmt: skip
 FORK_CONFLICT = _row(
     "FORK_CONFLICT", 409, "Fork Conflict",
@@ -246,10 +275,6 @@ FORK_TOO_DEEP = _row(
     "FORK_TOO_DEEP", 409, "Fork Too Deep",
     "Too many generations of forks led to the source; fork one of its ancestors.",
 )  # fmt: skip
-MISSING_CONTENT_TYPE = _row(
-    "MISSING_CONTENT_TYPE", 400, "Missing Content Type",
-    "A request with a body needs a Content-Type; send the one of the stream.",
-)  # fmt: skip
 
 
 def problems() -> tuple[Problem, ...]:
@@ -257,9 +282,14 @@ def problems() -> tuple[Problem, ...]:
     return tuple(_TABLE.values())
 
 
-def by_code(code: str) -> Problem:
-    """Look up a code; an unknown one is a programming error and raises ``KeyError``."""
-    return _TABLE[code]
+def by_name(name: str) -> Problem:
+    """Look up a reason or a code; an unknown one is a programming error, a ``KeyError``."""
+    return _TABLE[name]
+
+
+def reasons_of(code: Problem) -> tuple[Problem, ...]:
+    """Give the finer rows that share a code, in the order in which they are written above."""
+    return tuple(row for row in _TABLE.values() if row.reason and row.code == code.code)
 
 
 def by_slug(slug: str) -> Problem | None:
@@ -277,7 +307,7 @@ def quoted(text: str) -> str:
 def render(
     problem: Problem | str, detail: str, instance: str | None = None, **members: Member | None
 ) -> bytes:
-    """Give the JSON body for ``problem``, a row of the table or its code.
+    """Give the JSON body for ``problem``, a row of the table or its name.
 
     ``instance`` is the target of the request. ``members`` are what this problem adds
     (streamSeq, expectedContentType, actualContentType, retryAfter); None leaves one out. They can
@@ -289,8 +319,10 @@ def render(
         "title": row.title,
         "status": row.status,
         "code": row.code,
-        "detail": _visible(detail, DETAIL_CHARACTERS_MAX),
     }
+    if row.reason:
+        body["reason"] = row.reason
+    body["detail"] = _visible(detail, DETAIL_CHARACTERS_MAX)
     if instance is not None:
         body["instance"] = _visible(instance, ECHO_CHARACTERS_MAX)
     for name, value in members.items():

@@ -45,7 +45,7 @@ class ProblemError(Exception):
         headers: tuple[tuple[bytes, bytes], ...] = (),
         **members: Member | None,
     ) -> None:
-        super().__init__(f"{problem.code}: {detail}")
+        super().__init__(f"{problem.name}: {detail}")
         self.problem = problem
         self.detail = detail
         self.headers = headers

@@ -63,7 +63,7 @@ class Admission:
     def refusal(self, exc: Failure, request: Request) -> Answer:
         """Return the answer that says what went wrong, and note it."""
         problem = problem_of(exc, request)
-        self.access_log.refused(request, problem.problem.status, problem.problem.code)
+        self.access_log.refused(request, problem.problem)
         return rendered(problem, request.path)
 
     def prepare(self, options: AccessOptions) -> Callable[[], None]:

@@ -158,7 +158,8 @@ def _mismatch(outcome: oc.ContentTypeMismatch) -> ProblemError:
 
 def _crowded(outcome: oc.TooManyProducers) -> ProblemError:
     detail = f"The stream knows {outcome.limit} producers already; re-use a Producer-Id."
-    return ProblemError(problems.RATE_LIMITED, detail, ((b"Retry-After", b"60"),), retryAfter=60)
+    later = ((b"Retry-After", b"60"),)
+    return ProblemError(problems.TOO_MANY_PRODUCERS, detail, later, retryAfter=60)
 
 
 def _fork(outcome: oc.ForkRefused) -> ProblemError:
@@ -189,7 +190,7 @@ def _conflict(outcome: oc.ConfigConflict) -> ProblemError:
 
 
 def _malformed(outcome: oc.Malformed) -> ProblemError:
-    return ProblemError(problems.by_code(outcome.code), outcome.detail)
+    return ProblemError(problems.by_name(outcome.code), outcome.detail)
 
 
 def _no_bucket(_outcome: Outcome) -> ProblemError:

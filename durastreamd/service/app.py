@@ -117,8 +117,7 @@ class App:
             with trio.CancelScope(deadline=trio.current_time() + LAST_WORD_S, shield=True):
                 await exchange.respond(*answer)
         except RefusedError as exc:
-            problem = exc.problem
-            self.admission.access_log.refused(exchange.request, problem.status, problem.code)
+            self.admission.access_log.refused(exchange.request, exc.problem)
             raise
 
     async def _route(self, exchange: Exchange) -> None:

@@ -321,7 +321,7 @@ def test_a_stream_with_a_loss_says_so(data: Path, tmp_path: Path) -> None:
     with Daemon(tmp_path, settings=SMALL) as mended:
         url = mended.stream("orders/1")
         reply = httpx.get(url, params={"offset": "-1"})
-        assert (reply.status_code, reply.json()["code"]) == (410, "DATA_LOST")
+        assert (reply.status_code, reply.json()["reason"]) == (410, "DATA_LOST")
         assert reply.headers["Stream-Next-Offset"] == first
         tail = run("tail", "--from", "-1", "--no-follow", url)
         assert tail.status == NO_INPUT

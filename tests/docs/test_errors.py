@@ -20,9 +20,9 @@ def test_the_page_is_the_table() -> None:
 def test_codes_that_are_named_exist_with_the_status_that_is_named(page: Path) -> None:
     text = page.read_text()
     for code in re.findall(r"`([A-Z]{3,}(?:_[A-Z]+)+)`", text):
-        problems.by_code(code)
+        problems.by_name(code)
     for status, code in re.findall(r"\b([45]\d\d) `([A-Z_]+)`", text):
-        assert problems.by_code(code).status == int(status), code
+        assert problems.by_name(code).status == int(status), code
 
 
 STATUSES = re.findall(
@@ -36,7 +36,7 @@ def test_the_table_of_statuses_has_every_code_under_its_own() -> None:
         for status, text in STATUSES
         for code in re.findall(r"`([A-Z_]{4,})`", text)
     }
-    assert told == {(row.status, row.code) for row in problems.problems()}
+    assert told == {(row.status, row.name) for row in problems.problems()}
 
 
 def test_the_table_of_statuses_has_every_status_that_is_answered() -> None:

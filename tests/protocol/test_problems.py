@@ -29,16 +29,41 @@ SEED_004 = {
 
 @pytest.mark.parametrize("code", SEED_004)
 def test_the_proposed_codes_are_taken_over_verbatim(code: str) -> None:
-    row = problems.by_code(code)
+    row = problems.by_name(code)
     assert (row.status, row.title) == SEED_004[code]
     assert row.type == "/errors/" + code.lower().replace("_", "-")
 
 
-def test_every_row_is_found_by_its_slug_and_explains_itself() -> None:
+def test_nothing_else_is_called_shared_and_own_codes_are_of_statuses_without_a_true_one() -> None:
+    assert set(SEED_004) == problems.SHARED
+    taken = {status for status, _ in SEED_004.values()}
+    own = {row.code for row in problems.problems()} - problems.SHARED
+    assert {code for code in own if problems.by_name(code).status in taken} == {
+        "STREAM_CLOSED", "BUCKET_NOT_EMPTY", "SNAPSHOT_CONFLICT", "FORK_CONFLICT", "FORK_TOO_DEEP",
+        "OUTCOME_UNKNOWN", "GONE",
+    }  # fmt: skip
+
+
+def test_a_finer_row_shares_code_type_status_and_title_and_says_its_reason() -> None:
+    finer = [row for row in problems.problems() if row.reason]
+    assert len({row.reason for row in finer}) == len(finer) >= 14
+    for row in finer:
+        code = problems.by_name(row.code)
+        assert (row.type, row.status, row.title) == (code.type, code.status, code.title)
+        assert problems.by_name(row.reason) is row
+        assert row in problems.reasons_of(code)
+        assert problems.by_slug(row.reason.lower().replace("_", "-")) is None
+        body = json.loads(problems.render(row, "x", None, reason="another"))
+        assert (body["code"], body["reason"]) == (row.code, row.reason)
+
+
+def test_every_code_is_found_by_its_slug_and_every_row_explains_itself() -> None:
     rows = problems.problems()
-    assert len({row.slug for row in rows}) == len(rows) >= 40
-    for row in rows:
+    codes = [row for row in rows if not row.reason]
+    assert len({row.slug for row in codes}) == len(codes) >= 30
+    for row in codes:
         assert problems.by_slug(row.slug) is row
+    for row in rows:
         assert 400 <= row.status <= 599
         assert row.description.endswith(".")
     assert problems.by_slug("no-such-thing") is None

@@ -16,7 +16,7 @@ numbers = st.integers(0, rq.NUMBER_MAX)
 def refused(code: str, why: str, function: object, *arguments: object) -> None:
     with pytest.raises(ProblemError, match=why) as found:
         function(*arguments)  # type: ignore[operator]
-    assert found.value.problem.code == code
+    assert found.value.problem.name == code
     assert found.value.detail.endswith(".")
 
 

@@ -73,6 +73,12 @@ class Reply:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    @property
+    def problem(self) -> str:
+        """The reason of a problem document, its code where it has none."""
+        found = self.json
+        return str(found.get("reason", found["code"]))
+
 
 def producer(name: str, epoch: int, seq: int) -> dict[str, str]:
     return {"Producer-Id": name, "Producer-Epoch": str(epoch), "Producer-Seq": str(seq)}

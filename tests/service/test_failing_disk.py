@@ -120,7 +120,7 @@ async def test_what_the_system_refuses_is_told_as_what_it_is(
             disk.mend()
             assert (reply.status, reply["Retry-After"]) == (status, "1")
             if way.method != "HEAD":
-                assert reply.json["code"] == code
+                assert reply.problem == code
                 assert "nothing was stored" in reply.json["detail"]
         told = [record for record in caplog.records if record.name == failures.logger.name]
         assert len(told) == 1

@@ -93,7 +93,7 @@ async def test_other_page_is_served_nothing(autojump_clock: MockClock, origin: s
                 assert reply.get("Access-Control-Allow-Origin") is None
                 assert "Origin" in reply.all("Vary")
                 if method not in ("HEAD", "OPTIONS"):
-                    assert reply.json["code"] == "FOREIGN_PAGE"
+                    assert reply.problem == "FOREIGN_PAGE"
                     assert "cors.origins" in reply.json["detail"]
         assert (await site.get("s?offset=-1")).body == b"kept"
         assert (await site.get("new")).status == 404

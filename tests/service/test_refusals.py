@@ -86,7 +86,7 @@ async def test_too_many_producers_are_rate_limited(autojump_clock: MockClock) ->
         await site.make("s")
         await site.add("s", b"x", {**TEXT, **producer("p", 0, 0)})
         reply = await site.ask("POST", "s", {**TEXT, **producer("q", 0, 0)}, b"y")
-        check_problem(reply, "RATE_LIMITED", PATH, retryAfter=60)
+        check_problem(reply, "TOO_MANY_PRODUCERS", PATH, retryAfter=60)
         assert reply["Retry-After"] == "60"
         await site.add("s", b"y", {**TEXT, **producer("p", 0, 1)})
 

@@ -73,7 +73,7 @@ def test_as_shipped_pages_of_other_sites_get_nothing(tmp_path: Path) -> None:
                 done = http.request(
                     method, name, headers=head, content=b"" if method == "GET" else b"x"
                 )
-                assert (done.status_code, done.json()["code"]) == (403, "FOREIGN_PAGE")
+                assert (done.status_code, done.json()["reason"]) == (403, "FOREIGN_PAGE")
                 assert "Access-Control-Allow-Origin" not in done.headers
                 done = http.request(method, name, headers={**text, "Host": "evil.example"})
                 assert (done.status_code, done.json()["code"]) == (421, "MISDIRECTED")

@@ -8,8 +8,8 @@ is the operator's choice, for all streams or for one:
     older    the first run: the stream begins as it did, and its tail is cut back to the loss
     newer    the last run: the floor rises to the end of the loss, every offset keeps its meaning
 
-Readers from below a raised floor are told 410 ``DATA_LOST``. Where no run is left the stream is
-empty at its old tail, or at its snapshot.
+Readers from below a raised floor are told 410, reason ``DATA_LOST``. Where no run is left the
+stream is empty at its old tail, or at its snapshot.
 
 A snapshot whose blob verifies stays. It counts as the beginning of the older run, even where
 nothing else is left of that. If another run is kept the snapshot lies below the floor: it can be

@@ -23,6 +23,7 @@ import trio
 from durastreamd.http.budget import Claim
 from durastreamd.http.errors import HungUpError, RefusedError
 from durastreamd.http.exchange import CommonHeaders, Exchange, Handler, Headers, Phase, Request
+from durastreamd.protocol.problems import Problem
 
 logger = logging.getLogger("durastreamd.access")
 
@@ -86,10 +87,14 @@ class AccessLog:
         """Tell whether every request gets a line."""
         return self.mode == "all" and logger.isEnabledFor(logging.INFO)
 
-    def refused(self, request: Request, status: int, code: str) -> None:
+    def refused(self, request: Request, problem: Problem) -> None:
         """Note a request that was answered with a problem."""
+        status = problem.status
         if self.mode == "errors" and logger.isEnabledFor(_level(status)):
-            _write("refused", status, {**_common(request, status), "code": code})
+            fields = {**_common(request, status), "code": problem.code}
+            if problem.reason:
+                fields["reason"] = problem.reason
+            _write("refused", status, fields)
 
     def around(self, handler: Handler) -> Handler:
         """Return what is to serve exchanges: the handler itself unless all of them are noted."""

@@ -107,16 +107,28 @@ class Operations:
 
 
 def _error(slug: str) -> dict[str, object]:
+    """Return what a problem type means, or all of them where none is named."""
+    if not slug:
+        return {"errors": [_explained(row) for row in problems.problems() if not row.reason]}
     row = problems.by_slug(slug)
     if row is None:
-        raise ProblemError(problems.NOT_FOUND, "There is no error of this name.")
-    return {
+        detail = f"There is no error of this name; {ERRORS} lists them."
+        raise ProblemError(problems.NOT_FOUND, detail)
+    return _explained(row)
+
+
+def _explained(row: problems.Problem) -> dict[str, object]:
+    said: dict[str, object] = {
         "type": row.type,
         "code": row.code,
         "status": row.status,
         "title": row.title,
         "description": row.description,
     }
+    finer = problems.reasons_of(row)
+    if finer:
+        said["reasons"] = {each.reason: each.description for each in finer}
+    return said
 
 
 async def _respond_json(exchange: Exchange, status: int, body: Mapping[str, object]) -> None:

@@ -270,7 +270,7 @@ class Appender:
         try:
             reply = self._client.request(method, url, headers, body)
         except ServerRefusedError as exc:
-            message = f"Stream {stream}: {exc} {_ADVICE.get(exc.code, '')}".rstrip()
+            message = f"Stream {stream}: {exc} {_ADVICE.get(exc.name, '')}".rstrip()
             raise SinkError(message) from exc
         return {**reply.headers, "": str(reply.status)}
 
