@@ -261,6 +261,10 @@ class Engine:
 
     # --- reading ---
 
+    def incarnation(self, stream: Stream) -> str:
+        """Return the id of this life of the stream's name: the same over restarts and restores."""
+        return fmt.incarnation(self.uuid, stream.id, stream.created_ms, stream.key)
+
     def view(self, stream: Stream) -> View:
         """Return the stream's committed bytes as of now."""
         if stream.damage:

@@ -145,12 +145,10 @@ class Namespace:
         """Tell whether a deleted stream is kept for forks that never came to be."""
         return stream.gone and not self.read_by_forks(stream)
 
-    def listing(self, bucket: str, prefix: str, after: str, limit: int) -> Iterator[Stream]:
-        """Yield up to ``limit`` streams of a bucket in name order, past ``after``."""
-        low = f"{bucket}/{prefix}"
+    def listing(self, low: str, after: str, limit: int) -> Iterator[Stream]:
+        """Yield up to ``limit`` streams whose keys begin with ``low``, past the key ``after``."""
         # No name holds a NUL, so this is the least key after the cursor.
-        start = max(low, f"{bucket}/{after}\0") if after else low
-        for key in islice(self.by_key.irange(start), limit):
+        for key in islice(self.by_key.irange(max(low, f"{after}\0")), limit):
             if not key.startswith(low):
                 return
             yield self.by_key[key]

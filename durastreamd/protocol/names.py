@@ -26,7 +26,8 @@ _BUCKET = re.compile(r"[a-z0-9_-]{4,64}")
 class Resource(NamedTuple):
     """What a path names: a stream or a bucket, and which part of it.
 
-    ``part`` is "" for the thing itself, "snapshot", "bootstrap" or "streams" (the listing);
+    ``part`` is "" for the thing itself, "snapshot", "bootstrap" or "streams" (the listing, which
+    the path surface has, too, under its key "/");
     ``offset`` is the token after ``snapshot/``, None without one.
     """
 
@@ -36,7 +37,7 @@ class Resource(NamedTuple):
 
     @property
     def is_bucket(self) -> bool:
-        """Tell whether this is a bucket: a key that ends where the stream's name would begin."""
+        """Tell whether this is a bucket, or all of the path surface: no stream's key ends so."""
         return self.key.endswith("/")
 
 
@@ -59,6 +60,8 @@ def _split_part(segments: list[str]) -> tuple[list[str], str, str | None]:
 
 
 def _on_the_path_surface(rest: str) -> Resource:
+    if not rest:
+        return Resource("/", LISTING)
     segments, part, offset = _split_part(rest.split("/"))
     name = stream_name("/".join(segments))
     if name.partition("/")[0] == RESERVED_ROOT:

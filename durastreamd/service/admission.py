@@ -9,7 +9,7 @@ same line in the access log.
 from collections.abc import Callable
 
 from durastreamd.http.exchange import Request
-from durastreamd.protocol.names import Resource, place_of
+from durastreamd.protocol.names import LISTING, Resource, place_of
 from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.access.gate import Gate, GateCounts, Permit
 from durastreamd.service.access.guard import SAFE, Guard
@@ -55,7 +55,11 @@ class Admission:
         """Return the right to go to a place, None where nobody needs one, or raise the problem."""
         gate, permit = self.gate, None
         if gate is not None:
-            permit = gate.permit(gate.identify(request), request.method, place.key)
+            caller = gate.identify(request)
+            if place.part == LISTING and request.method in SAFE:
+                permit = gate.permit_listing(caller, place.key)
+            else:
+                permit = gate.permit(caller, request.method, place.key)
         if request.method not in SAFE:
             self.guard.check(request, place, self._streams)
         return permit

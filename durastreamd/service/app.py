@@ -181,7 +181,7 @@ class App:
         if not place.part and not place.is_bucket:
             await self._stream(exchange, exchange.request.method, place.key, permit)
         elif place.is_bucket:
-            await self._buckets.answer(exchange, place)
+            await self._buckets.answer(exchange, place, permit)
         elif place.part == "snapshot":
             await self._snapshots.answer(exchange, self._reader.readable(place.key), place)
         elif exchange.request.method in ("GET", "HEAD"):

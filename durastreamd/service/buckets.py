@@ -4,13 +4,13 @@ from durastreamd.http.exchange import Exchange
 from durastreamd.protocol import outcomes as oc, problems
 from durastreamd.protocol.json_writing import json_body
 from durastreamd.protocol.names import LISTING, Resource
-from durastreamd.protocol.problems import quoted
-from durastreamd.protocol.requests import ProblemError, query_of
+from durastreamd.protocol.requests import ProblemError
+from durastreamd.service.access.gate import Permit
 from durastreamd.service.answers import NOT_CACHED, Answer
+from durastreamd.service.listings import Listings
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import BucketCommand
 
-LIMIT_MAX = 1000
 READING = "GET, HEAD, OPTIONS"
 METHODS = "PUT, GET, HEAD, DELETE, OPTIONS"
 _JSON = (b"Content-Type", b"application/json")
@@ -21,15 +21,19 @@ class Buckets:
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
+        self._listings = Listings(streams)
 
-    async def answer(self, exchange: Exchange, place: Resource) -> None:
-        """Answer a request for a bucket or its listing."""
+    async def answer(self, exchange: Exchange, place: Resource, permit: Permit | None) -> None:
+        """Answer a request for a bucket, its listing, or that of the path surface."""
         method = exchange.request.method
         name = place.key.removesuffix("/")
         if place.part == LISTING:
             if method not in ("GET", "HEAD"):
                 raise not_allowed(READING)
-            await self._send(exchange, self._listing(name, exchange.request.query))
+            if name and name not in self._streams.engine.namespace.buckets:
+                raise missing()
+            query = exchange.request.query
+            await self._send(exchange, await self._listings.page(place.key, query, permit))
         elif method == "PUT":
             outcome = await self._streams.ask(place.key, BucketCommand(exists=True))
             if isinstance(outcome, oc.BucketExists):
@@ -61,49 +65,6 @@ class Buckets:
             raise missing()
         body = {"bucket_id": name, "streams": bucket.streams, "created_at_ms": bucket.created_ms}
         return json_body(body)
-
-    def _listing(self, name: str, query: str) -> bytes:
-        if name not in self._streams.engine.namespace.buckets:
-            raise missing()
-        asked = query_of(query)
-        prefix, after = asked.get("prefix", [""])[0], asked.get("after", [""])[0]
-        limit = _limit(asked.get("limit", [str(LIMIT_MAX)])[0])
-        namespace, now_ms = self._streams.engine.namespace, self._streams.clock()
-        rows: list[dict[str, object]] = []
-        more = False
-        # Deleted and expired streams are passed over, so more than a page may have to be looked at.
-        for stream in namespace.listing(name, prefix, after, len(namespace.by_key)):
-            if stream.gone or stream.expired(now_ms):
-                continue
-            if len(rows) == limit:
-                more = True
-                break
-            rows.append(
-                {
-                    "stream_id": stream.key.partition("/")[2],
-                    "status": "Closed" if stream.closed else "Open",
-                    "content_type": stream.content_type,
-                    "tail_offset": stream.tail,
-                    "created_at_ms": stream.created_ms,
-                    "last_write_at_ms": stream.written_ms,
-                }
-            )
-        body = {
-            "bucket_id": name,
-            "prefix": prefix,
-            "stream_count": len(rows),
-            "streams": rows,
-            "next_cursor": rows[-1]["stream_id"] if more else None,
-            "has_more": more,
-        }
-        return json_body(body)
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= LIMIT_MAX:
-        detail = f"limit is a number from 1 to {LIMIT_MAX}, not {quoted(text)}."
-        raise ProblemError(problems.BAD_REQUEST, detail)
-    return int(text)
 
 
 def missing() -> ProblemError:

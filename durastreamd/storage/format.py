@@ -8,6 +8,8 @@ import re
 import struct
 from typing import NamedTuple
 
+from durastreamd.storage.checksum import digest, seed
+
 FORMAT_VERSION = 1
 
 IDENTITY_FILE = "DURASTREAMD"
@@ -72,6 +74,15 @@ class StoredFrame(NamedTuple):
     lsn: int
     header: bytes
     payload: bytes | memoryview
+
+
+def incarnation(uuid: bytes, stream: int, created_ms: int, key: str) -> str:
+    """Return what tells this life of a name from any other, made of what never changes in it.
+
+    The id alone begins anew with each directory, and after a restore ids are given once more: so
+    the directory and the moment of creation are in it, too.
+    """
+    return f"{digest(key.encode(), seed('incarnation', uuid, stream, created_ms)):016x}"
 
 
 _STREAM_NAME = re.compile("[0-9a-f]{16}")

@@ -41,7 +41,7 @@ def calls_of_first_page(namespace: Namespace) -> int:
     page = []
     sys.setprofile(count)
     try:
-        for stream in namespace.listing("agents", "", "", len(namespace.by_key)):
+        for stream in namespace.listing("agents/", "", len(namespace.by_key)):
             page.append(stream)
             if len(page) == PAGE:
                 break

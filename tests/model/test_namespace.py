@@ -444,7 +444,7 @@ def test_listing_is_the_sorted_names_past_the_cursor(
         for name in names:
             space.create(f"{bucket}/{name}")
     expected = sorted(name for name in names if name.startswith(prefix) and name > after)
-    found = [stream.key for stream in space.names.listing("b", prefix, after, limit)]
+    found = [stream.key for stream in space.names.listing(f"b/{prefix}", f"b/{after}", limit)]
     assert found == [f"b/{name}" for name in expected[:limit]]
 
 

@@ -34,8 +34,10 @@ from durastreamd.service.access.grants import (
     SCOPES,
     WRITE,
     Grant,
+    KeySpan,
     TokenError,
     rate_of,
+    spans,
 )
 from durastreamd.service.access.options import AccessOptions, read_jwt, read_tokens
 from durastreamd.service.access.rate import Limiter, caller_of, whole_seconds
@@ -73,6 +75,14 @@ class Permit:
     def check_read(self, key: str) -> None:
         """Raise unless the same caller may read another key as well."""
         self._gate.check(self._identity, READ, key)
+
+    def covers(self, key: str) -> bool:
+        """Tell whether the same caller's places hold another key."""
+        return self._identity.grant.covers(key)
+
+    def listed(self, low: str) -> list[KeySpan]:
+        """Return what the caller may see of all keys that begin so; raise if that is nothing."""
+        return self._gate.listed(self._identity, low)
 
     def lease(self, wake: Callable[[], None] | None = None) -> "Lease":
         """Return the right to go on until the token ends; see ``Lease`` for ``wake``."""
@@ -315,6 +325,19 @@ class Gate:
         if scope in grant.scopes and grant.covers(key):
             return
         raise self._lacking(identity, scope)
+
+    def permit_listing(self, identity: Caller, key: str) -> Permit:
+        """Return the right to list a place: whoever may read any of it sees that part."""
+        self.listed(identity, key)
+        return Permit(self, identity, READ, key)
+
+    def listed(self, identity: Caller, low: str) -> list[KeySpan]:
+        """Return what a caller may read of all keys that begin so, or raise if that is nothing."""
+        grant = identity.grant
+        found = spans(grant.prefixes, low) if READ in grant.scopes else []
+        if not found:
+            raise self._lacking(identity, READ)
+        return found
 
     def check_admin(self, identity: Caller) -> None:
         """Raise unless the caller may see how the server itself is doing."""

@@ -54,6 +54,38 @@ class Grant(NamedTuple):
         return False
 
 
+class KeySpan(NamedTuple):
+    """Keys that lie together in the table of streams: those that begin so, or this one alone."""
+
+    start: str
+    alone: bool = False
+
+    def holds(self, key: str) -> bool:
+        """Tell whether a key is one of them."""
+        return key == self.start if self.alone else key.startswith(self.start)
+
+
+def spans(prefixes: tuple[str, ...] | None, low: str) -> list[KeySpan]:
+    """Return, in order and apart, what begins with ``low`` and is covered by a grant's prefixes."""
+    whole = KeySpan(low)
+    if prefixes is None:
+        return [whole]
+    found: set[KeySpan] = set()
+    for prefix in prefixes:
+        below = KeySpan(f"{prefix}/")
+        if below.holds(low):
+            return [whole]
+        if whole.holds(below.start):
+            found.add(below)
+        if prefix and whole.holds(prefix):
+            found.add(KeySpan(prefix, alone=True))
+    return sorted(
+        span
+        for span in found
+        if not any(other.holds(span.start) and not other.alone for other in found - {span})
+    )
+
+
 class Verifier(Protocol):
     """What knows the tokens that are made elsewhere; ``service.access.jwt_tokens`` has it."""
 
