@@ -85,11 +85,23 @@ class CommonHeaders:
     exchange's before it answers.
     """
 
-    __slots__ = ("block", "fields")
+    __slots__ = ("_varying", "block", "fields")
 
     def __init__(self, fields: Headers) -> None:
         self.fields = tuple(fields)
         self.block = b"".join([b"%b: %b\r\n" % field for field in fields])
+        self._varying: dict[bytes, CommonHeaders] = {}
+
+    def varying(self, value: bytes) -> "CommonHeaders":
+        """Return the same fields with this ``Vary``, one of few, in place of their own.
+
+        An answer has one field line of that name: there are caches that heed only the last.
+        """
+        found = self._varying.get(value)
+        if found is None:
+            others = [field for field in self.fields if field[0] != b"Vary"]
+            found = self._varying[value] = CommonHeaders([*others, (b"Vary", value)])
+        return found
 
 
 class Exchange(ABC):

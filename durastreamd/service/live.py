@@ -15,7 +15,7 @@ from durastreamd.engine.view import View
 from durastreamd.errors import StorageError
 from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
-from durastreamd.protocol import cursor, problems, sse
+from durastreamd.protocol import cursor, offsets, problems, sse
 from durastreamd.protocol.requests import ProblemError, ReadHead
 from durastreamd.service.access.gate import END_S, Lease, Permit
 from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, refusal_of
@@ -106,12 +106,16 @@ class LiveReads:
             raise lease.refusal()
         self._still_there(stream)
         mark = cursor.after(head.cursor, self.streams.clock())
-        fields: Fields = [(b"Stream-Cursor", b"%d" % mark), NOT_CACHED]
+        fields: Fields = [(b"Stream-Cursor", b"%d" % mark)]
         if stream.tail > start:
-            sent = await self._reads.send_page(exchange, stream, start, fields, tagged=True)
+            # Kept by caches as a catch-up is, so that one answer serves all who wait here; who goes
+            # on echoes the cursor and so asks by a URL that nobody has used before.
+            lasting = head.offset != offsets.NOW
+            reads = self._reads
+            sent = await reads.send_page(exchange, stream, start, lasting=lasting, extra=fields)
             self.counts.read_bytes[LONG_POLL] += sent
             return
-        fields += [next_offset(start), UP_TO_DATE]
+        fields += [next_offset(start), UP_TO_DATE, NOT_CACHED]
         if stream.closed:
             fields.append(CLOSED)
         await exchange.respond(204, fields)

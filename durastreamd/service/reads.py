@@ -17,7 +17,11 @@ from durastreamd.streams.registry import Streams
 
 CACHED = b"max-age=60, stale-while-revalidate=300"
 FOR_EVER = b"max-age=31536000, immutable"
-VARIES = (b"Vary", b"Accept-Encoding")
+CHECKED = b"no-cache"
+# On what a page may depend, the same for all of them: a cache that finds another list with each
+# answer of a URL keeps them apart badly, or not at all.
+VARY = b"Accept, Accept-Encoding, Origin"
+VARY_PRIVATE = b"Accept, Accept-Encoding, Authorization, Origin"
 NDJSON = b"application/x-ndjson"
 # Streams that are not JSON have no separators: each message after its length, 4 bytes, big-endian.
 FRAMED = b"application/vnd.durastream.messages"
@@ -76,16 +80,16 @@ class Reads:
         kind = b"private, " if private else b"public, "
         self._cached = (b"Cache-Control", kind + CACHED)
         self._for_ever = (b"Cache-Control", kind + FOR_EVER)
+        self._checked = (b"Cache-Control", kind + CHECKED)
         # A browser's own cache must not show one user what another one was sent.
-        self._varies = [(b"Vary", b"Authorization")] if private else []
+        self._vary = VARY_PRIVATE if private else VARY
 
     async def catch_up(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
         """Answer a catch-up read."""
         self._streams.touch(stream)
         start = self._reader.position_of(stream, head.offset)
-        now = head.offset == offsets.NOW
-        extra = [NOT_CACHED] if now else [self._cached]
-        sent = await self.send_page(exchange, stream, start, extra, tagged=not now, stop=head.end)
+        lasting = head.offset != offsets.NOW
+        sent = await self.send_page(exchange, stream, start, lasting=lasting, stop=head.end)
         self._counts.read_bytes[CATCH_UP] += sent
 
     async def send_page(
@@ -93,13 +97,14 @@ class Reads:
         exchange: Exchange,
         stream: Stream,
         start: int,
-        extra: Fields,
         *,
-        tagged: bool,
+        lasting: bool,
         stop: int | None = None,
+        extra: Fields | None = None,
     ) -> int:
         """Answer with the page from ``start``, streamed from wherever its bytes are.
 
+        ``lasting``: the URL means this very place later, too, so that a cache may keep the page.
         Returns how many bytes of the stream were sent.
         """
         limit = self._limits.reads.page_bytes_max
@@ -108,19 +113,16 @@ class Reads:
             form = _form(exchange, json=stream.json)
             encoding = "gzip" if not form and self._compresses(exchange, stream, page) else ""
             kind = form or stream.content_type.encode()
-            fields = [*typed(kind), next_offset(page.end)]
-            fixed = page.end == stop and self._cached in extra
-            if fixed:
-                # From a fixed start to a fixed end: these bytes never change.
-                extra = [self._for_ever]
+            fields = [*typed(kind), next_offset(page.end), *(extra or ())]
+            fixed = lasting and page.end == stop
+            fields.append(self._kept(page, lasting=lasting, fixed=fixed))
+            exchange.common = exchange.common.varying(self._vary)
             # What a cache may keep for ever must not say how far the stream was at the time.
             if page.up_to_date and not fixed:
                 fields.append(UP_TO_DATE)
             if page.final and not fixed:
                 fields.append(CLOSED)
-            fields += extra + self._varies
-            fields.append((b"Vary", b"Accept"))
-            if tagged:
+            if lasting:
                 mark = "-gzip" if encoding else _MARKS[form]
                 tag = etag(stream, page.start, page.end, closed=page.final, encoding=mark)
                 fields.append((b"ETag", tag))
@@ -132,13 +134,21 @@ class Reads:
                 apart = made(self._reader, view, page, self._limits.reads.piece_bytes)
                 await forms.send(exchange, fields, apart)
             elif encoding:
-                fields.append(VARIES)
                 await self._send_compressed(exchange, stream, view, page, fields)
             else:
-                if self._compressible(stream, page):
-                    fields.append(VARIES)
                 await self._send_plain(exchange, stream, view, page, fields)
             return page.end - page.start
+
+    def _kept(self, page: Page, *, lasting: bool, fixed: bool) -> tuple[bytes, bytes]:
+        """Return for how long a cache may keep a page."""
+        if not lasting:
+            return NOT_CACHED
+        if fixed:
+            return self._for_ever  # from a fixed start to a fixed end: these bytes never change
+        if page.start == page.end and not page.final:
+            # Nothing but where the end is: the next append moves it, a closure makes it final.
+            return self._checked
+        return self._cached
 
     async def _send_plain(
         self, exchange: Exchange, stream: Stream, view: View, page: Page, fields: Fields

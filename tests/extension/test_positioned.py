@@ -131,7 +131,7 @@ async def test_lines_are_right_however_the_pieces_fall(piece: int) -> None:
         await site.add("doc", b'{"pretty":\r\n [1,\n2]}', JSON)
         reply = await site.get("doc?offset=-1", LINES)
         assert reply["Content-Type"] == "application/x-ndjson"
-        assert reply["Vary"] == "Accept"
+        assert reply["Vary"].startswith("Accept, ")
         assert reply.body.endswith(b"\n")
         lines = reply.body.split(b"\n")[:-1]
         assert [json.loads(line) for line in lines] == [*expected, {"pretty": [1, 2]}]
@@ -176,7 +176,7 @@ async def test_lines_are_for_json_alone_and_only_on_request(site: Site, url: str
 async def test_the_array_varies_with_accept_as_the_lines_do(site: Site, url: str) -> None:
     await make(site, url, JSON, b"1")
     reply = await site.raw("GET", f"{url}?offset=-1")
-    assert "Accept" in reply.all("Vary")
+    assert reply["Vary"].startswith("Accept, ")
 
 
 # --- messages that nothing separates ---
@@ -215,8 +215,8 @@ async def test_frames_respect_offset_and_end_and_vary(site: Site, url: str) -> N
     framed, plain = await site.raw("GET", query, FRAMED), await site.raw("GET", query)
     assert (unframed(framed.body), plain.body) == ([b"bbbb"], b"bbbb")
     assert framed["ETag"] != plain["ETag"]
-    assert "Accept" in framed.all("Vary")
-    assert "Accept" in plain.all("Vary")
+    assert framed["Vary"].startswith("Accept, ")
+    assert plain["Vary"] == framed["Vary"]
     assert framed["Cache-Control"] == IMMUTABLE
     empty = await site.raw("GET", f"{url}?offset={token(12)}", FRAMED)
     assert (empty.status, empty.body) == (200, b"")

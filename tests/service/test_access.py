@@ -187,7 +187,7 @@ async def test_browsers_and_probes_need_no_token(file: Path) -> None:
             reply = await site.raw(method, target)
             assert reply.status == status, target
         assert (await site.raw("GET", "/-/healthz")).json == {"status": "ok"}
-        reply = await site.get("s")
+        reply = await site.get("s", {"Origin": "https://page.example"})
         assert "WWW-Authenticate" in reply["Access-Control-Expose-Headers"]
 
 
@@ -195,15 +195,19 @@ async def test_caches_may_keep_for_others_only_what_others_may_read(file: Path) 
     async with guarded(file, TOKENS) as site:
         await furnish(site)
         tail = (await site.ask("HEAD", "team-b/x", ROOT)).next
-        for query, age in (("", "max-age=60"), (f"&end={tail}", "max-age=31536000")):
+        for query, age in (
+            ("", "max-age=60"),
+            ("&live=long-poll", "max-age=60"),
+            (f"&end={tail}", "max-age=31536000"),
+        ):
             reply = await site.ask("GET", f"team-b/x?offset=-1{query}", ROOT)
             assert reply["Cache-Control"].startswith(f"private, {age}")
-            assert reply.all("Vary") == ["Authorization", "Accept"]
+            assert reply["Vary"] == "Accept, Accept-Encoding, Authorization, Origin"
         options = AccessOptions(tokens_file=str(file), anonymous=("read",))
         site.app.restrict(options)
         reply = await site.get("team-b/x?offset=-1")
         assert reply["Cache-Control"].startswith("public, max-age=60")
-        assert reply.all("Vary") == ["Accept"]
+        assert reply["Vary"] == "Accept, Accept-Encoding, Origin"
         site.app.restrict(AccessOptions(), mutual_tls=True)
         reply = await site.get("team-b/x?offset=-1")
         assert reply["Cache-Control"].startswith("private, ")

@@ -176,12 +176,19 @@ async def test_tags_of_ranges_differ(site: Site) -> None:
 
 async def test_each_mode_has_its_cache_control(autojump_clock: Clock, site: Site) -> None:
     await site.make("s", TEXT, b"hello")
+    await site.make("closed", {**TEXT, **CLOSE}, b"final")
+    kept = "public, max-age=60, stale-while-revalidate=300"
     modes = {
-        "s": "public, max-age=60, stale-while-revalidate=300",
-        "s?offset=-1": "public, max-age=60, stale-while-revalidate=300",
+        "s": kept,
+        "s?offset=-1": kept,
         "s?offset=now": "no-store",
-        "s?offset=-1&live=long-poll": "no-store",
+        "s?offset=-1&live=long-poll": kept,
+        "s?offset=-1&live=long-poll&cursor=7": kept,
         "s?offset=now&live=long-poll": "no-store",
+        f"s?offset={5:016d}": "public, no-cache",
+        f"s?offset={5:016d}&live=long-poll": "no-store",
+        f"closed?offset={5:016d}": kept,
+        f"closed?offset={5:016d}&live=long-poll": "no-store",
         "missing": "no-store",
     }
     for name, expected in modes.items():
@@ -192,6 +199,21 @@ async def test_each_mode_has_its_cache_control(autojump_clock: Clock, site: Site
     assert events["Content-Type"] == "text/event-stream"
     assert events.get("Content-Length") is None
     assert (await site.head("s"))["Cache-Control"] == "no-store"
+
+
+async def test_a_poll_that_waited_is_kept_if_its_url_names_a_place(
+    autojump_clock: Clock, site: Site
+) -> None:
+    await site.make("s", TEXT, b"hello")
+    polls = [await site.open(f"s?offset={at}&live=long-poll") for at in (f"{5:016d}", "now")]
+    await wait_all_tasks_blocked()
+    await site.add("s", b"world")
+    named, moving = [await poll.whole() for poll in polls]
+    assert (named.body, moving.body) == (b"world", b"world")
+    assert named["Cache-Control"] == "public, max-age=60, stale-while-revalidate=300"
+    assert named["ETag"] == (await site.get(f"s?offset={5:016d}"))["ETag"]
+    assert (moving["Cache-Control"], moving.get("ETag")) == ("no-store", None)
+    assert int(named["Stream-Cursor"]) == int(moving["Stream-Cursor"])
 
 
 # --- Stream-Cursor ---

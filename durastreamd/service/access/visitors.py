@@ -100,15 +100,16 @@ class Visitors:
         self._max_age = b"%d" % cors.max_age_s
         self._known: set[str] = set()
         self._by_origin: dict[bytes, Visitor] = {}
-        self.common: Fields = [_NOSNIFF]  # of an answer to whoever is no page
+        # Of an answer to whoever is no page: without what only a page has to be told.
+        self.common: Fields = [_NOSNIFF, (b"Vary", b"Origin")]
         if self._any_page:
             self.common += [
                 (b"Cross-Origin-Resource-Policy", b"cross-origin"),
                 (b"Access-Control-Allow-Origin", b"*"),
-                _EXPOSE,
             ]
         else:
-            self.common += [(b"Cross-Origin-Resource-Policy", b"same-site"), (b"Vary", b"Origin")]
+            self.common.append((b"Cross-Origin-Resource-Policy", b"same-site"))
+        self._any_visitor = self._visitor([_EXPOSE])
 
     def admit(self, request: Request) -> Visitor | None:
         """Return the page that asks, None where the common headers are all that is needed.
@@ -123,9 +124,9 @@ class Visitors:
                 "name on, add it to server.hosts."
             )
             raise ProblemError(problems.MISDIRECTED, detail)
-        if self._any_page:
-            return None
         headers = request.headers
+        if self._any_page:
+            return self._any_visitor if b"origin" in headers else None
         if b"origin" not in headers:
             if b"sec-fetch-site" in headers and headers[b"sec-fetch-site"] == b"cross-site":
                 _refuse_embedding(request)
@@ -133,8 +134,7 @@ class Visitors:
         origin = headers[b"origin"]
         found = self._by_origin.get(origin)
         if found is None and self._allows(origin):
-            fields = [(b"Access-Control-Allow-Origin", origin), _EXPOSE]
-            found = Visitor(fields, CommonHeaders([*self.common, *fields]))
+            found = self._visitor([(b"Access-Control-Allow-Origin", origin), _EXPOSE])
             if len(self._by_origin) >= _REMEMBERED_MAX:
                 del self._by_origin[next(iter(self._by_origin))]
             self._by_origin[origin] = found
@@ -152,6 +152,9 @@ class Visitors:
             (b"Access-Control-Max-Age", self._max_age),
             (b"Allow", methods.encode()),
         ]
+
+    def _visitor(self, fields: Fields) -> Visitor:
+        return Visitor(fields, CommonHeaders([*self.common, *fields]))
 
     def _is_called(self, request: Request) -> bool:
         """Tell whether the server goes by the name a request was sent to, and remember it."""
