@@ -140,8 +140,9 @@ def _failed(exc: BaseException) -> int:
             if isinstance(leaf, kind):
                 text = leaf.strerror if isinstance(leaf, OSError) and leaf.strerror else str(leaf)
                 named = getattr(leaf, "filename", None)
-                place = f"{named}: " if named else ""
-                sys.stderr.write(f"durastreamd: {place}{text} ({NAMES[status]}, {status})\n")
+                said = f"{named}: {text}" if named else text
+                for line in f"{said} ({NAMES[status]}, {status})".splitlines():
+                    sys.stderr.write(f"durastreamd: {line}\n")
                 return status
     if not all(isinstance(leaf, Exception) for leaf in leaves):
         raise exc  # not ours to judge: an interrupt, an exit

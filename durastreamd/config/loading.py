@@ -1,14 +1,14 @@
 """From defaults, a file, the environment and the command line to one ``Config``.
 
 Every value remembers where it came from. What is wrong is said with that place, the key, what was
-expected, and the key that may have been meant.
+expected, and the key that may have been meant; all of it at once, so that one start shows it all.
 """
 
 import difflib
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args, get_origin
 
@@ -61,23 +61,27 @@ def read(
     path: str | None, environment: Mapping[str, str], flags: Sequence[tuple[str, str]]
 ) -> LoadedConfig:
     """Merge every source; ``flags`` are section.key=value, each with the option it came by."""
+    wrong: list[str] = []
     given: dict[str, Given] = {}
     for each in (
-        *(_from_file(path) if path is not None else ()),
-        *_from_environment(environment),
-        *_from_flags(flags),
+        *(_from_file(path, wrong) if path is not None else ()),
+        *_from_environment(environment, wrong),
+        *_from_flags(flags, wrong),
     ):
         given[each.setting.name] = each
-    values = {name: _converted(each) for name, each in given.items()}
+    values = _converted(given.values(), wrong)
     sources = {name: each.source for name, each in given.items()}
     _resolve(values, sources, environment)
-    return LoadedConfig(_assemble(values, sources), sources, path)
+    sections = _assemble(values, sources, wrong)
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return LoadedConfig(Config(**sections), sources, path)  # type: ignore[arg-type]
 
 
-# --- the sources ---
+# --- the sources: each yields what it understands and says what is wrong ---
 
 
-def _from_file(path: str) -> Iterator[Given]:
+def _from_file(path: str, wrong: list[str]) -> Iterator[Given]:
     try:
         text = Path(path).read_text(encoding="utf-8")
         found = tomllib.loads(text)
@@ -89,13 +93,15 @@ def _from_file(path: str) -> Iterator[Given]:
         raise ConfigError(message) from exc
     for section, keys in found.items():
         if not isinstance(keys, dict):
-            message = f"{_place(path, text, '', section)}: {section} stands outside a section"
-            raise ConfigError(message)
+            wrong.append(f"{_place(path, text, '', section)}: {section} stands outside a section")
+            continue
         for key, value in keys.items():
             where = _place(path, text, section, key)
-            yield Given(_known(section, key, where), value, where, typed=True)
+            setting = _known(section, key, where, wrong)
+            if setting is not None:
+                yield Given(setting, value, where, typed=True)
         if not keys and section not in section_defaults():
-            _known(section, "", _place(path, text, section, ""))
+            _known(section, "", _place(path, text, section, ""), wrong)
 
 
 def _place(path: str, text: str, section: str, key: str) -> str:
@@ -114,49 +120,61 @@ def _place(path: str, text: str, section: str, key: str) -> str:
     return path
 
 
-def _from_environment(environment: Mapping[str, str]) -> Iterator[Given]:
+def _from_environment(environment: Mapping[str, str], wrong: list[str]) -> Iterator[Given]:
     flattened = {setting.variable.replace("__", "_"): setting for setting in SETTINGS.values()}
     for name, value in sorted(environment.items()):
         if not name.startswith(PREFIX):
             continue
         section, underscores, key = name.removeprefix(PREFIX).lower().partition("__")
         if underscores:
-            setting = _known(section, key, name)
-            yield Given(setting, _split(setting, value), f"environment {name}", typed=False)
+            setting = _known(section, key, name, wrong)
+            if setting is not None:
+                yield Given(setting, _split(setting, value), f"environment {name}", typed=False)
         elif name in flattened:
-            message = f"{name}: two underscores stand between section and key: "
-            raise ConfigError(message + flattened[name].variable)
+            meant = flattened[name].variable
+            wrong.append(f"{name}: two underscores stand between section and key: {meant}")
 
 
-def _from_flags(flags: Sequence[tuple[str, str]]) -> Iterator[Given]:
+def _from_flags(flags: Sequence[tuple[str, str]], wrong: list[str]) -> Iterator[Given]:
     for text, option in flags:
         name, equals, value = text.partition("=")
         section, _, key = name.partition(".")
         if not equals:
-            message = f"{option} {text!r} does not have the form section.key=value"
-            raise ConfigError(message)
-        setting = _known(section, key, f"{option} {text}")
-        yield Given(setting, _split(setting, value), option, typed=False)
+            wrong.append(f"{option} {text!r} does not have the form section.key=value")
+            continue
+        setting = _known(section, key, f"{option} {text}", wrong)
+        if setting is not None:
+            yield Given(setting, _split(setting, value), option, typed=False)
 
 
 def _split(setting: Setting, value: str) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if setting.plural else value
 
 
-def _known(section: str, key: str, where: str) -> Setting:
+def _known(section: str, key: str, where: str, wrong: list[str]) -> Setting | None:
     name = f"{section}.{key}"
     if name in SETTINGS:
         return SETTINGS[name]
     near = difflib.get_close_matches(name, SETTINGS, 1)
     hint = f"; did you mean {near[0]}?" if near else "; --print-defaults shows every setting"
-    message = f"{where}: unknown setting {name.rstrip('.')}{hint}"
-    raise ConfigError(message)
+    wrong.append(f"{where}: unknown setting {name.rstrip('.')}{hint}")
+    return None
 
 
 # --- the values ---
 
 
-def _converted(given: Given) -> object:
+def _converted(given: Iterable[Given], wrong: list[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for each in given:
+        try:
+            found[each.setting.name] = _value(each)
+        except ConfigError as exc:
+            wrong.append(str(exc))
+    return found
+
+
+def _value(given: Given) -> object:
     setting, value = given.setting, given.value
     try:
         found: object = msgspec.convert(value, setting.kind, strict=given.typed)
@@ -220,7 +238,9 @@ def _resolve(
                 sources[name] += ", a credential"
 
 
-def _assemble(values: Mapping[str, object], sources: Mapping[str, str]) -> Config:
+def _assemble(
+    values: Mapping[str, object], sources: Mapping[str, str], wrong: list[str]
+) -> dict[str, object]:
     sections: dict[str, object] = {}
     for section, default in section_defaults().items():
         keys = [setting.key for setting in SETTINGS.values() if setting.section == section]
@@ -229,6 +249,5 @@ def _assemble(values: Mapping[str, object], sources: Mapping[str, str]) -> Confi
             sections[section] = type(default)(**chosen)
         except ValueError as exc:
             places = sorted({sources.get(f"{section}.{key}", DEFAULT) for key in chosen})
-            message = f"{', '.join(places)}: section {section} does not fit: {exc}"
-            raise ConfigError(message) from exc
-    return Config(**sections)  # type: ignore[arg-type]
+            wrong.append(f"{', '.join(places)}: section {section} does not fit: {exc}")
+    return sections

@@ -1,13 +1,19 @@
-"""Which sockets the server listens on: those it is handed, else those it is told to open."""
+"""Which sockets the server listens on: those it is handed, else those it is told to open.
+
+In two steps. ``take`` says what is wrong with the settings and binds TCP ports, before the data
+directory is made or recovered, so that nobody waits for that to hear of a port in use. ``listen``
+comes when there is somebody to answer; until then a client is refused, as before the start.
+"""
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from durastreamd.config import Config, ConfigError, TlsOptions
 from durastreamd.errors import ListenError
-from durastreamd.http.listener import Listener, adopt, open_tcp, open_unix, tls_context
+from durastreamd.http.listener import Listener, adopt, bind_tcp, open_unix, tls_context
 from durastreamd.notify import PassedSocket
 from durastreamd.service.access.options import check_exposure, is_local, read_jwt, read_tokens
 from durastreamd.service.access.visitors import Visitors
@@ -28,7 +34,10 @@ def parse(text: str) -> Address:
     if text.startswith("unix:") and len(text) > len("unix:"):
         return Address("unix", text.removeprefix("unix:"), 0)
     host, _, number = text.rpartition(":")
-    if number.isascii() and number.isdigit() and int(number) <= PORT_MAX:
+    if number.isascii() and number.isdigit():
+        if host != "fd" and int(number) > PORT_MAX:
+            message = f"server.listen {text!r}: a port is at most {PORT_MAX}, not {number}"
+            raise ConfigError(message)
         if host == "fd":
             return Address("fd", "", int(number))
         if ":" not in host or (host.startswith("[") and host.endswith("]")):
@@ -61,37 +70,89 @@ def tls_of(options: TlsOptions) -> ssl.SSLContext | None:
 
 
 def check_config(config: Config) -> None:
-    """Check what can be checked without listening; raises ``ConfigError`` or ``OSError``."""
-    for address in config.server.listen:
-        parse(address)
+    """Check what can be checked without listening; raises ``ConfigError`` or ``OSError``.
+
+    All that is wrong is said at once.
+    """
+    checks: list[Callable[[], object]] = [
+        *(partial(parse, address) for address in config.server.listen),
+        partial(tls_of, config.tls),
+        partial(read_tokens, config.access),
+        partial(read_jwt, config.access),
+    ]
+    wrong = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as exc:
+            wrong.append(str(exc))
     if not config.server.listen:
-        message = "server.listen is empty; name an address at least"
-        raise ConfigError(message)
-    tls_of(config.tls)
-    read_tokens(config.access)
-    read_jwt(config.access)
+        wrong.append("server.listen is empty; name an address at least")
+    if wrong:
+        raise ConfigError("\n".join(wrong))
 
 
-def listeners_of(config: Config, passed: Sequence[PassedSocket] = ()) -> list[Listener]:
-    """Return the sockets the service manager passed, or open every one the configuration names."""
+class Taken(NamedTuple):
+    """Sockets of this process, and addresses to open once there is somebody to answer."""
+
+    listeners: list[Listener]  # passed by the service manager, or bound
+    waiting: list[str]  # unix sockets: a file that nobody listens on looks like a stale one
+    backlog_count: int
+    tls: ssl.SSLContext | None
+
+    def listen(self) -> list[Listener]:
+        """Listen on all of them; raises ``ListenError``, and has released all then."""
+        try:
+            for listener in self.listeners:
+                _listen(listener, self.backlog_count)
+            for address in self.waiting:
+                self.listeners.extend(_open(address, self.backlog_count, self.tls))
+        except (OSError, ListenError):
+            self.release()
+            raise
+        return self.listeners
+
+    def release(self) -> None:
+        """Give every address back."""
+        for listener in self.listeners:
+            listener.release()
+
+
+def take(config: Config, passed: Sequence[PassedSocket] = ()) -> Taken:
+    """Take the sockets the service manager passed, or the addresses the configuration names."""
+    check_config(config)
     tls = tls_of(config.tls)
-    found: list[Listener] = []
-    if passed:
+    taken = Taken([], [], config.http.backlog_count, tls)
+    try:
         for sock in passed:
             if sock.name == "https" and tls is None:
                 message = "the socket named https needs tls.certificate and tls.key"
                 raise ConfigError(message)
-            found += _adopted(sock.descriptor, None if sock.name == "http" else tls)
-        return found
-    check_config(config)
-    try:
-        for address in config.server.listen:
-            found += _open(address, config.http.backlog_count, tls)
-    except (OSError, ListenError):
-        for listener in found:
-            listener.release()
+            taken.listeners.extend(_adopted(sock.descriptor, None if sock.name == "http" else tls))
+        for address in config.server.listen if not passed else ():
+            kind, place, _ = parse(address)
+            if kind != "unix":
+                taken.listeners.extend(_open(address, config.http.backlog_count, tls))
+            elif Path(place).parent.is_dir():
+                taken.waiting.append(address)
+            else:
+                message = f"cannot listen on {address}: there is no directory {Path(place).parent}"
+                raise ListenError(message)
+        mutual_tls = bool(config.tls.client_ca)
+        check_exposure(hosts_of(taken.listeners), config.access, mutual_tls=mutual_tls)
+    except (OSError, ListenError, ConfigError):
+        taken.release()
         raise
-    return found
+    return taken
+
+
+def _listen(listener: Listener, backlog_count: int) -> None:
+    """Listen on a port that is bound: another process may have been quicker."""
+    try:
+        listener.sock.listen(backlog_count)
+    except OSError as exc:
+        message = f"cannot listen on {listener.name}: {exc.strerror or exc}"
+        raise ListenError(message) from exc
 
 
 def _adopted(descriptor: int, tls: ssl.SSLContext | None) -> list[Listener]:
@@ -111,23 +172,13 @@ def _open(text: str, backlog_count: int, tls: ssl.SSLContext | None) -> list[Lis
             case "fd":
                 return adopt([address.number], tls)
             case "tcp":
-                return open_tcp(address.place, address.number, backlog_count, tls)
+                return bind_tcp(address.place, address.number, tls)
     except PermissionError as exc:
         message = f"no permission to listen on {text}"
         raise PermissionError(message) from exc
     except OSError as exc:
         message = f"cannot listen on {text}: {exc.strerror or exc}"
         raise ListenError(message) from exc
-
-
-def refuse_exposure(listeners: list[Listener], config: Config) -> None:
-    """Release the sockets and raise, if everybody could reach them and nobody said they may."""
-    try:
-        check_exposure(hosts_of(listeners), config.access, mutual_tls=bool(config.tls.client_ca))
-    except ConfigError:
-        for listener in listeners:
-            listener.release()
-        raise
 
 
 def hosts_of(listeners: list[Listener]) -> list[str]:

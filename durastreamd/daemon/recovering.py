@@ -93,9 +93,18 @@ def open_data(config: Config, now_ms: int, progress: Progress, *, init: bool) ->
     real = RealDisk(str(root))
     overlay = OverlayDisk(real) if read_only else None
     disk: Disk = overlay or real
-    engine, report = open_engine(
-        disk, config.engine, lambda: uuid.uuid4().bytes, now_ms, create=create, progress=progress
-    )
+    try:
+        engine, report = open_engine(
+            disk,
+            config.engine,
+            lambda: uuid.uuid4().bytes,
+            now_ms,
+            create=create,
+            progress=progress,
+        )
+    except DataDirectoryError as exc:
+        message = f"{root}: {exc}"
+        raise type(exc)(message) from exc
     # In read-only mode the engine's files are names in the overlay, which keeps the descriptors.
     real.relief = (overlay or engine.handles).give_back
     logger.info(

@@ -1,10 +1,10 @@
 """The whole server on one page.
 
 Signals are caught before anything else, so a stop during a long recovery is obeyed at once (what
-recovery had not finished is done again by the next). Then: recover, listen, say that it is ready,
-and obey. SIGTERM and SIGINT drain: no more connections, appends finished, readers answered, a last
-checkpoint; a second one ends it all at once, which is safe and merely leaves the checkpoint to the
-next start. SIGHUP reloads, SIGUSR1 writes the figures to the log.
+recovery had not finished is done again by the next). Then: take the addresses, recover, listen, say
+that it is ready, and obey. SIGTERM and SIGINT drain: no more connections, appends finished, readers
+answered, a last checkpoint; a second one ends it all at once, which is safe and merely leaves the
+checkpoint to the next start. SIGHUP reloads, SIGUSR1 writes the figures to the log.
 """
 
 import logging
@@ -21,10 +21,10 @@ from durastreamd import logs
 from durastreamd.config import Config, ConfigError, LoadedConfig
 from durastreamd.daemon.descriptors import fitted, raise_limit
 from durastreamd.daemon.listening import (
+    Taken,
     addresses,
     hosts_of,
-    listeners_of,
-    refuse_exposure,
+    take,
     tls_of,
     visitors_of,
 )
@@ -73,17 +73,17 @@ async def serve(plan: Launch) -> None:
     caught = (*_ENDING, signal.SIGHUP, signal.SIGUSR1)
     try:
         with trio.open_signal_receiver(*caught) as signals:
-            opened = await _recover(plan, signals)
-            if opened is None:
-                return
+            taken = take(plan.loaded.config, plan.manager.sockets)
             try:
-                daemon = Daemon(plan, opened)
+                opened = await _recover(plan, signals)
+                if opened is None:
+                    return
                 try:
-                    await daemon.run(signals)
+                    await Daemon(plan, opened, taken).run(signals)
                 finally:
-                    daemon.server.release()
+                    opened.engine.release()
             finally:
-                opened.engine.release()
+                taken.release()
     finally:
         plan.manager.notifier.release()
 
@@ -130,7 +130,7 @@ async def _recover(plan: Launch, signals: AsyncIterator[int]) -> OpenedData | No
 class Daemon:
     """A server on an open data directory."""
 
-    def __init__(self, plan: Launch, opened: OpenedData) -> None:
+    def __init__(self, plan: Launch, opened: OpenedData, taken: Taken) -> None:
         config = plan.loaded.config
         read_only = config.server.read_only
         self._plan = plan
@@ -146,8 +146,7 @@ class Daemon:
             AccessLog(config.log.access),
         )
         self.app.restrict(config.access, mutual_tls=bool(config.tls.client_ca))
-        listeners = listeners_of(config, plan.manager.sockets)
-        refuse_exposure(listeners, config)
+        listeners = taken.listen()
         self.names, self._hosts = addresses(listeners), hosts_of(listeners)
         self.app.admission.visitors = visitors_of(config, self._hosts)
         common = self.app.admission.visitors.common

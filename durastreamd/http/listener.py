@@ -1,7 +1,8 @@
 """Where clients can reach a server: TCP, unix sockets, inherited descriptors; TLS or not.
 
-Opening is synchronous and happens before the server runs, so that a port in use is reported before
-anything else is started. A ``Listener`` owns its socket; a unix socket's file goes with it.
+Opening is synchronous and happens before the server runs. A TCP address can be bound first and
+listened on later: a port in use is then told before anything else is done, and nobody can connect
+before there is somebody to answer. A ``Listener`` owns its socket, and a unix socket's file.
 """
 
 import os
@@ -42,6 +43,19 @@ def open_tcp(
     host: str | None, port: int, backlog_count: int, tls: ssl.SSLContext | None = None
 ) -> list[Listener]:
     """Listen on every address of ``host`` (None: all addresses); raises ``OSError``."""
+    listeners = bind_tcp(host, port, tls)
+    try:
+        for listener in listeners:
+            listener.sock.listen(backlog_count)
+    except OSError:
+        for listener in listeners:
+            listener.release()
+        raise
+    return listeners
+
+
+def bind_tcp(host: str | None, port: int, tls: ssl.SSLContext | None = None) -> list[Listener]:
+    """Take every address of ``host`` (None: all), without listening yet; raises ``OSError``."""
     listeners: list[Listener] = []
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
@@ -55,7 +69,6 @@ def open_tcp(
                 # The IPv4 address has a socket of its own.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(address)
-            sock.listen(backlog_count)
             sock.setblocking(False)  # noqa: FBT003
     except OSError:
         for listener in listeners:

@@ -86,7 +86,7 @@ def test_the_environment_is_read(
     [
         (["server.listen=x"], "server.listen 'x' is none of host:port"),
         (["server.listen=::1:80"], "is none of host:port"),
-        (["server.listen=h:65536"], "is none of host:port"),
+        (["server.listen=h:65536"], "a port is at most 65535, not 65536"),
         (["server.listen="], "server.listen is empty"),
         (["tls.key=k"], "tls.certificate and tls.key go together"),
         (["tls.client_ca=k"], "tls.client_ca needs tls.certificate and tls.key"),
@@ -104,6 +104,35 @@ def test_the_check_finds_what_a_start_would(
     assert says in err
     assert err.endswith("(EX_CONFIG, 78)\n")
     assert said(capsys, *arguments)[::2] == (status, err), "and a start finds it, too"
+
+
+def test_everything_that_is_wrong_with_the_settings_is_told_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "durastreamd.toml"
+    file.write_text(
+        "stray = 1\n[reads]\nsse = 1\nlong_poll_s = 'x'\n[nothing]\n[engine]\nhandles_max = -1\n"
+    )
+    monkeypatch.setenv("DURASTREAMD_READS_SSE_S", "1")
+    monkeypatch.setenv("DURASTREAMD_READS__SSE", "1")
+    wrong = ("--set", "log.level=inof", "--set", "writes", "--set", "access.anonymous=read")
+    status, out, err = said(capsys, "-t", "--config", str(file), *wrong)
+    assert (status, out) == (78, "")
+    for place in (":1: stray", ":3: unknown", ":4: reads.long_poll_s", ":5: unknown", ":7: engine"):
+        assert f"{file}{place}" in err
+    for words in ("SSE_S: two underscores", "READS__SSE: unknown", "did you mean 'info'?"):
+        assert words in err
+    for words in ("'writes' does not have the form", "section access does not fit"):
+        assert words in err
+    assert all(line.startswith("durastreamd: ") for line in err.splitlines())
+
+
+def test_everything_that_is_wrong_with_addresses_and_files_is_told_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = ("--listen", "x", "--listen", "h:99999", "--set", "tls.key=k")
+    status, _, err = said(capsys, "-t", *places, "--set", "access.tokens_file=/nowhere")
+    assert (status, len(err.splitlines())) == (78, 4)
 
 
 @pytest.mark.parametrize("arguments", [["--no-such"], ["--conf", "x"], ["extra"], ["--config"]])
@@ -205,6 +234,7 @@ def test_an_address_that_cannot_be_listened_on_is_unavailable(
     where = ("--data-dir", str(tmp_path / "d"), "--listen", address)
     status, _, err = said(capsys, *where)
     assert (status, f"cannot listen on {address}: " in err) == (code, True)
+    assert not (tmp_path / "d").exists(), "addresses come before the data"
 
 
 def test_a_port_that_is_not_ours_to_take_is_a_missing_permission(
@@ -213,7 +243,7 @@ def test_a_port_that_is_not_ours_to_take_is_a_missing_permission(
     def forbidden(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("durastreamd.daemon.listening.open_tcp", forbidden)
+    monkeypatch.setattr("durastreamd.daemon.listening.bind_tcp", forbidden)
     status, _, err = said(capsys, "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:80")
     assert (status, "no permission to listen on 127.0.0.1:80" in err) == (77, True)
 
@@ -234,6 +264,7 @@ def test_a_start_that_cannot_be_says_why(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     status, err = start("--data-dir", str(tmp_path / "empty"))
     assert (status, "--init makes an empty directory" in err) == (66, True)
+    assert f"durastreamd: {tmp_path / 'empty'}: " in err
     status, err = start("--data-dir", str(tmp_path / "missing"), "--read-only")
     assert (status, "nothing to serve read-only" in err) == (66, True)
     with socket.socket() as taken:
@@ -242,6 +273,7 @@ def test_a_start_that_cannot_be_says_why(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         status, err = start("--data-dir", str(tmp_path / "new"), "--listen", address)
     assert (status, f"cannot listen on {address}: Address already in use" in err) == (69, True)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.system

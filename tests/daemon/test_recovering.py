@@ -143,14 +143,14 @@ def test_a_status_is_told_once(tmp_path: Path) -> None:
 
 def test_a_socket_for_tls_needs_keys() -> None:
     from durastreamd.config import ConfigError
-    from durastreamd.daemon.listening import listeners_of
+    from durastreamd.daemon.listening import take
 
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         with pytest.raises(ConfigError, match=r"the socket named https needs tls\.certificate"):
-            listeners_of(Config(), [PassedSocket(sock.fileno(), "https")])
-        (found,) = listeners_of(Config(), [PassedSocket(os.dup(sock.fileno()), "x")])
+            take(Config(), [PassedSocket(sock.fileno(), "https")])
+        (found,) = take(Config(), [PassedSocket(os.dup(sock.fileno()), "x")]).listen()
         assert found.tls is None
         found.release()
     assert Manager(Notifier()).sockets == ()
