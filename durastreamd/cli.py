@@ -5,6 +5,8 @@ import gc
 import logging
 import os
 import sys
+from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -25,6 +27,7 @@ from durastreamd.kit.status import (
     Failures,
 )
 from durastreamd.notify import manager_of
+from durastreamd.service.access.tokens import made_token
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +60,9 @@ def parser() -> Parser:
     add("--log-format", metavar="FORMAT", help="auto, journal, logfmt, json or text")
     add("--init", action="store_true", help="make an empty directory a data directory")
     add("--read-only", action="store_true", help="serve a backup or a copy; write nothing")
+    add("--hints", action="store_true", help="after the addresses, print commands to try")
+    token = "make a token: its line for access.tokens_file; the token itself goes to standard error"
+    add("--gen-token", nargs="+", metavar=("NAME", "FIELD=VALUE"), help=token)
     return made
 
 
@@ -88,12 +94,47 @@ def tune_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-def announce(names: list[str]) -> None:
+def announce(names: list[str], *, hints: bool = False) -> None:
     """Say on standard output where the server listens."""
     for name in names:
         sys.stdout.write(f"durastreamd {__version__} listening on {name}\n")
+    if hints and names:
+        sys.stdout.write(hints_text(names[0], Path(sys.executable).parent))
     sys.stdout.flush()
     tune_collector()
+
+
+def hints_text(name: str, commands: Path) -> str:
+    """Return commands to try on a server at this address, and where its other commands are."""
+    scheme, unix, path = name.partition("+unix:")
+    curl, base = ("curl -k", name) if name.startswith("https") else ("curl", name)
+    if unix:
+        curl, base = f"{curl} --unix-socket {path}", f"{scheme}://localhost"
+    stream = f"{base}/v1/stream/hello"
+    lines = [
+        "try:",
+        f"  {curl} -X PUT {stream} -H 'Content-Type: application/json'",
+        f"  {curl} {stream} -H 'Content-Type: application/json' -d '{{\"n\": 1}}'",
+        f"  {curl} '{stream}?offset=-1'",
+        f"  {curl} -N '{stream}?offset=-1&live=sse'",
+    ]
+    found = [str(commands / each) for each in ("ds", "dsadmin") if (commands / each).exists()]
+    if found:
+        lines.append(f"commands: {', '.join(found)}")
+    return "\n".join(lines) + "\n"
+
+
+def gen_token(name: str, *fields: str) -> int:
+    """Print a line for the file of tokens, and to whoever sits there the token, this once."""
+    try:
+        token, line = made_token(name, fields)
+    except ValueError as exc:
+        sys.stderr.write(f"durastreamd: --gen-token: {exc} ({NAMES[USAGE]}, {USAGE})\n")
+        return USAGE
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    sys.stderr.write(f"the token, shown this once: {token}\n")
+    return OK
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,6 +143,8 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.print_defaults:
         sys.stdout.write(defaults_text())
         return OK
+    if chosen.gen_token:
+        return gen_token(*chosen.gen_token)
     environment = dict(os.environ)
     logs.set_up("auto", "info", environment)
 
@@ -120,7 +163,8 @@ def main(arguments: list[str] | None = None) -> int:
             return OK
         logs.set_up(loaded.config.log.format, loaded.config.log.level, environment)
         manager = manager_of(environment)
-        trio.run(serve, Launch(loaded, load, announce, manager, environment, init=chosen.init))
+        told = partial(announce, hints=chosen.hints)
+        trio.run(serve, Launch(loaded, load, told, manager, environment, init=chosen.init))
     except BaseException as exc:  # noqa: BLE001  # turned into a status, or raised again
         return _failed(exc)
     return OK

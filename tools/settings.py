@@ -116,10 +116,10 @@ sha256:HASH scopes=read,write prefix=/v1/stream/team-a name=ci
 sha256:HASH scopes=read expires=2027-01-01T00:00:00Z rate=100/s
 .Ed
 .Pp
-Tokens must be random, not passwords:
+Tokens must be random, not passwords.
+This makes one, shows it once, and adds its line to the file:
 .Bd -literal -offset indent
-TOKEN=$(openssl rand -base64 32)
-printf %s "$TOKEN" | sha256sum
+durastreamd --gen-token ci scopes=read,write prefix=/v1/stream/team-a >> tokens
 .Ed
 .Pp
 A token may have several prefixes; without one it is good everywhere.

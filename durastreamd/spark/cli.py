@@ -7,6 +7,7 @@ where Spark is missing, and what an error means that was raised on an executor.
 import re
 import sys
 from collections.abc import Iterator
+from importlib.metadata import requires
 
 from durastreamd.client import ClientError, DeniedError, SettingsError
 from durastreamd.errors import DurastreamError
@@ -62,6 +63,13 @@ def parser() -> Parser:
     return made
 
 
+def _install() -> str:
+    """Return the command that installs what the extra ``spark`` asks for."""
+    wanted = [each.partition(";") for each in requires("durastreamd") or ()]
+    spark = [f"'{name.strip()}'" for name, _, marker in wanted if "spark" in marker]
+    return " ".join([sys.executable, "-m", "pip", "install", *spark])
+
+
 def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
     """Run one job; the exit status says how it went."""
     console = console or Console()
@@ -72,7 +80,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         name = (exc.name or "").partition(".")[0]
         if name not in EXTRA:
             raise
-        console.note(f"{name} is not installed; pip install 'durastreamd[spark]' brings it")
+        console.note(f"{name} is not installed; this brings it: {_install()}")
         return UNAVAILABLE
     console.as_json = chosen.json
     return run(commands(), chosen, console, explain)

@@ -1,6 +1,7 @@
 """The command line: what it prints, what it refuses, and how it exits."""
 
 import errno
+import hashlib
 import os
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from durastreamd.errors import (
     WriteFailedError,
 )
 from durastreamd.kit.status import NAMES
+from durastreamd.service.access.tokens import read_table
 from tests.support.daemon import ROOT, Daemon
 from tests.support.patience import PATIENCE_S
 
@@ -246,6 +248,53 @@ def test_a_port_that_is_not_ours_to_take_is_a_missing_permission(
     monkeypatch.setattr("durastreamd.daemon.listening.bind_tcp", forbidden)
     status, _, err = said(capsys, "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:80")
     assert (status, "no permission to listen on 127.0.0.1:80" in err) == (77, True)
+
+
+# --- tokens and hints ---
+
+
+def test_a_made_token_opens_what_its_line_says(capsys: pytest.CaptureFixture[str]) -> None:
+    fields = ("scopes=read", "prefix=/v1/stream/a", "expires=2100-01-01T00:00:00Z", "rate=5/s")
+    status, line, err = said(capsys, "--gen-token", "ci", *fields)
+    token = err.removeprefix("the token, shown this once: ").strip()
+    assert (status, len(token) >= 40, token in line) == (0, True, False)
+    ((digest, grant),) = read_table(line, "tokens").values()
+    assert digest == hashlib.sha256(token.encode()).digest()
+    assert (grant.name, set(grant.scopes)) == ("ci", {"read"})
+    assert said(capsys, "--gen-token", "ci")[1] != said(capsys, "--gen-token", "ci")[1]
+    assert " scopes=read,write name=ci\n" in said(capsys, "--gen-token", "ci")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["a b"], "a field has no spaces"),
+        (["ü"], "a name is up to 64 letters"),
+        (["ci", "scope=read"], "'scope' is not one of scopes="),
+        (["ci", "scopes=all"], "all"),
+        (["ci", "expires=tomorrow"], "is no time such as"),
+        (["ci", "name=x"], "name= is given twice"),
+    ],
+)
+def test_a_token_with_a_field_that_does_not_fit_is_not_made(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    status, out, err = said(capsys, "--gen-token", *arguments)
+    assert (status, out, says in err) == (64, "", True)
+
+
+def test_the_hints_are_the_lines_of_the_readme() -> None:
+    lines = cli.hints_text("http://127.0.0.1:4437", Path("/nowhere")).splitlines()[1:]
+    readme = (ROOT / "README.md").read_text().splitlines()
+    assert [line for line in lines if line.strip() not in readme] == []
+
+
+def test_hints_are_for_the_address_that_is_listened_on(tmp_path: Path) -> None:
+    (tmp_path / "dsadmin").touch()
+    text = cli.hints_text("http+unix:/run/x.sock", tmp_path)
+    assert "curl --unix-socket /run/x.sock -X PUT http://localhost/v1/stream/hello" in text
+    assert text.endswith(f"commands: {tmp_path / 'dsadmin'}\n")
+    assert "curl -k -N 'https://[::1]:5/v1" in cli.hints_text("https://[::1]:5", tmp_path)
 
 
 # --- real starts that fail ---

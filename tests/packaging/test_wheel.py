@@ -22,9 +22,15 @@ def test_a_fresh_environment_runs_both_commands(built: Built, tmp_path: Path) ->
         [*pip, "install", built.one("*.whl")], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for name in ("durastreamd", "dsadmin"):
+    for command, name in (
+        ("durastreamd", "durastreamd"),
+        ("dsadmin", "dsadmin"),
+        ("durastreamd admin", "dsadmin"),
+    ):
         # From elsewhere and without PYTHONPATH: what is imported is what was installed.
-        done = run(["/usr/bin/env", "-C", str(tmp_path), str(home / "bin" / name), "--version"], {})
+        program, *words = command.split()
+        called = [str(home / "bin" / program), *words, "--version"]
+        done = run(["/usr/bin/env", "-C", str(tmp_path), *called], {})
         assert (done.returncode, done.stdout) == (0, f"{name} {__version__}\n"), done.stderr
 
 

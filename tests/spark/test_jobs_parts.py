@@ -101,8 +101,13 @@ def test_without_spark_it_says_what_to_install(missing: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    told = f"dspipeline: {missing} is not installed; pip install 'durastreamd[spark]' brings it\n"
-    assert (done.returncode, done.stdout, done.stderr) == (UNAVAILABLE, "", told)
+    told = (
+        f"dspipeline: {missing} is not installed; this brings it: {sys.executable} -m pip install"
+    )
+    assert (done.returncode, done.stdout) == (UNAVAILABLE, "")
+    assert done.stderr.startswith(told)
+    assert "'pyspark>=" in done.stderr
+    assert "'pyarrow>=" in done.stderr
 
 
 def test_nothing_hides_a_module_of_python_under_spark_submit() -> None:

@@ -3,12 +3,15 @@
     # printf %s "$TOKEN" | sha256sum
     sha256:9f86... scopes=read,write prefix=/v1/stream/team-a name=ci expires=2027-01-01T00:00:00Z
 
-A plain hash is enough for a token that was drawn at random (``openssl rand -base64 32``): nobody
+A plain hash is enough for a token that was drawn at random (``durastreamd --gen-token``): nobody
 can guess it. It is not enough for a password.
 """
 
+import hashlib
 import math
 import re
+import secrets
+from collections.abc import Sequence
 from datetime import datetime
 
 from durastreamd.service.access.grants import Grant, prefixes_of, rate_of, scopes_of
@@ -23,6 +26,22 @@ _FIELDS = ("scopes", "prefix", "name", "expires", "rate")
 # By the first bytes of the digest: they find a line, the whole digest proves it.
 Table = dict[bytes, tuple[bytes, Grant]]
 FINDING_BYTES = 8
+
+_TOKEN_BYTES = 32  # drawn at random: as hard to guess as the hash is to reverse
+_TOKEN_PREFIX = "dst_"  # so that scanners of repositories and logs can know one
+
+
+def made_token(name: str, fields: Sequence[str]) -> tuple[str, str]:
+    """Return a new token and its line of the file; raises ValueError where a field does not fit."""
+    if not any(field.startswith("scopes=") for field in fields):
+        fields = ["scopes=read,write", *fields]
+    token = _TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+    words = [f"sha256:{hashlib.sha256(token.encode()).hexdigest()}", *fields, f"name={name}"]
+    if any(len(word.split()) != 1 for word in words):
+        message = "a field has no spaces"
+        raise ValueError(message)
+    _grant(words)
+    return token, " ".join(words)
 
 
 def read_table(text: str, path: str) -> Table:
