@@ -1,10 +1,10 @@
-"""Every option of both formats, declared by the fields of three classes and read by one parser.
+"""Options, declared by the fields of classes and read by one parser.
 
-``SourceOptions`` and ``SinkOptions`` are those of the format ``durastream``, ``SegmentOptions``
-those of ``durastream-segments``. The manual page lists what ``rows_of`` yields and a test holds
-them equal. Names are Kafka's and Delta's where those have one. A name that is none of ours is
-refused with the nearest that is: a misspelt ``startingOffset`` must not read everything again in
-silence.
+``SourceOptions`` and ``SinkOptions`` are those of the format ``durastream``; those of
+``durastream-segments`` are declared the same way (``segments.options``). The manual page lists what
+``rows_of`` yields and a test holds them equal. Names are Kafka's, Delta's and those of Spark's JSON
+reader where these have one. A name that is none of ours is refused with the nearest that is: a
+misspelt ``startingOffset`` must not read everything again in silence.
 """
 
 import json
@@ -16,10 +16,12 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, TypeVar
 from urllib.parse import quote, unquote, urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from durastreamd.client import TOKEN_VARIABLE, ClientSettings, UrlError
 from durastreamd.client.address import PATH_SURFACE, checked, environment_token
 from durastreamd.spark.errors import OptionError
+from durastreamd.spark.schema import DROPMALFORMED, FAILFAST, PERMISSIVE, MemberOptions
 
 MIB = 1024 * 1024
 
@@ -158,13 +160,46 @@ class Site(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SourceOptions(HttpOptions):
-    """The source, batch and streaming."""
+class ChoosingOptions(Options):
+    """What both sources share: which streams, and how their messages become rows."""
 
     subscribe: str = option("", "streams to read, separated by commas")
-    subscribe_pattern: str = option(
-        "", "regular expression; streams of the bucket whose whole name matches"
+    subscribe_pattern: str = option("", "regular expression; streams whose whole name matches")
+    value_type: str = option(
+        "auto",
+        "string, binary, or auto: string where all streams are JSON or text",
+        choices=("auto", "string", "binary"),
     )
+    mode: str = option(
+        PERMISSIVE,
+        "messages that do not fit a schema: PERMISSIVE makes null of what does not,"
+        " DROPMALFORMED leaves them out, FAILFAST fails",
+        choices=(PERMISSIVE, DROPMALFORMED, FAILFAST),
+        shown=PERMISSIVE.upper(),
+    )
+    column_name_of_corrupt_record: str = option(
+        "_corrupt_record", "the column of a schema that keeps messages that do not fit"
+    )
+    time_zone: str = option("UTC", "zone of a message's times that name none, for a schema")
+
+    def check(self) -> None:
+        """Refuse what contradicts itself."""
+        super().check()
+        try:
+            ZoneInfo(self.time_zone)
+        except (ValueError, OSError, ZoneInfoNotFoundError) as exc:
+            message = f"timeZone is a name like Europe/Berlin or UTC, not {self.time_zone!r}."
+            raise OptionError(message) from exc
+
+    def member_options(self) -> MemberOptions:
+        """Return how messages become columns."""
+        return MemberOptions(self.mode, self.column_name_of_corrupt_record, self.time_zone)
+
+
+@dataclass(frozen=True)
+class SourceOptions(ChoosingOptions, HttpOptions):
+    """The source, batch and streaming."""
+
     starting_offsets: str = option(
         "earliest", "earliest, latest, or JSON: stream to offset, or to a message's number"
     )
@@ -191,15 +226,8 @@ class SourceOptions(HttpOptions):
     )
     min_partitions: int = option(0, "cut large ranges until there are so many", shown="no cut")
     # A stream that is cut reaches a sink in several tasks, so a streaming query keeps it whole.
-    max_bytes_per_partition: int = option(
-        0, "cut larger ranges", shown="128 MiB; streaming: no cut"
-    )
+    max_bytes_per_partition: int = option(0, "cut larger ranges", shown="16 MiB; streaming: no cut")
     poll_timeout_ms: int = option(1000, "how long an idle query waits for news at a time", least=1)
-    value_type: str = option(
-        "auto",
-        "string, binary, or auto: string for JSON and text",
-        choices=("auto", "string", "binary"),
-    )
     line_sep: str = option(
         "", "streams that are not JSON: a row for each line ended by this, not for each message"
     )
@@ -266,70 +294,6 @@ class SinkOptions(HttpOptions):
             raise OptionError(message)
 
 
-@dataclass(frozen=True)
-class SegmentOptions(Options):
-    """The source of log files."""
-
-    FORMAT: ClassVar[str] = "durastream-segments"
-
-    path: str = option("", "the data directory, or a backup of one; also the argument of load()")
-    subscribe: str = option("", "streams to read, separated by commas; otherwise all")
-    subscribe_pattern: str = option("", "regular expression; streams whose whole name matches")
-    bucket: str = option("", "the bucket that streams are named in; alone: all of its streams")
-    starting_offsets: str = option(
-        "earliest", "earliest, or JSON: stream to offset, or to a number"
-    )
-    ending_offsets: str = option("latest", "latest, or JSON as for startingOffsets")
-    starting_timestamp: str = option(
-        "", "what was written then or later: ms since 1970, or RFC 3339"
-    )
-    ending_timestamp: str = option("", "what was written before: ms since 1970, or RFC 3339")
-    value_type: str = option(
-        "auto",
-        "string, binary, or auto: string where all streams are text",
-        choices=("auto", "string", "binary"),
-    )
-    verify_checksums: bool = option(True, "compare every record with its checksum")  # noqa: FBT003
-    fail_on_data_loss: bool = option(
-        True,  # noqa: FBT003
-        "fail where bytes are damaged or gone; false leaves them out",
-    )
-    bad_records_path: str = option(
-        "", "a directory that is told what failOnDataLoss=false left out"
-    )
-    max_bytes_per_partition: int = option(16 * MIB, "how many bytes one task reads, about", least=1)
-    min_partitions: int = option(1, "make tasks smaller until there are so many", least=1)
-
-    def check(self) -> None:
-        """Refuse what contradicts itself."""
-        if self.subscribe and self.subscribe_pattern:
-            message = (
-                "subscribe and subscribePattern exclude each other; none of them: every stream."
-            )
-            raise OptionError(message)
-        if not self.path:
-            message = "Which data directory? Give it to load(), or as the option path."
-            raise OptionError(message)
-        pattern_of(self)
-        self.bounds()
-        self.times()
-
-    def bounds(self) -> tuple[Places, Places]:
-        """Return where reading begins and ends, of the streams that were named."""
-        start, end = self.starting_offsets, self.ending_offsets
-        return (
-            {} if start == "earliest" else places("startingOffsets", start, "earliest"),
-            {} if end == "latest" else places("endingOffsets", end, "latest"),
-        )
-
-    def times(self) -> tuple[int | None, int | None]:
-        """Return between which times what is read was written, in ms since 1970."""
-        return (
-            _time_ms("startingTimestamp", self.starting_timestamp),
-            _time_ms("endingTimestamp", self.ending_timestamp),
-        )
-
-
 def camel(name: str) -> str:
     """Return the name of an option for that of its field."""
     first, *rest = name.split("_")
@@ -388,17 +352,18 @@ def _value(each: "Field[object]", text: str) -> str | int | bool:
             raise OptionError(message)
         return int(text)
     if data["choices"] and text.lower() not in data["choices"]:
-        message = f"{name} is one of {', '.join(data['choices'])}, not {text!r}."
+        words = ", ".join(data["choices"])
+        message = f"{name} is one of {words}, not {text!r}."
         raise OptionError(message)
     return text.lower() if data["choices"] else text
 
 
-def names_of(made: SourceOptions | SegmentOptions) -> list[str]:
+def names_of(made: ChoosingOptions) -> list[str]:
     """Return the streams that were asked for by name."""
     return [name for each in made.subscribe.split(",") if (name := each.strip())]
 
 
-def pattern_of(made: SourceOptions | SegmentOptions) -> re.Pattern[str]:
+def pattern_of(made: ChoosingOptions) -> re.Pattern[str]:
     """Return what the whole name of a stream must match; without the option any does."""
     try:
         return re.compile(made.subscribe_pattern or ".*", re.DOTALL)
@@ -407,7 +372,8 @@ def pattern_of(made: SourceOptions | SegmentOptions) -> re.Pattern[str]:
         raise OptionError(message) from exc
 
 
-def _time_ms(name: str, text: str) -> int | None:
+def time_ms(name: str, text: str) -> int | None:
+    """Read a time: ms since 1970, or RFC 3339; None where none is given."""
     if not text:
         return None
     if text.isascii() and text.isdigit():

@@ -16,7 +16,8 @@ pytest.importorskip("pyspark", reason="not run: the extra durastreamd[spark] is 
 
 from durastreamd.kit.status import BROKEN_PIPE, CONFIG, INTERRUPTED, LOCKED, OK
 from durastreamd.spark.cli import STATUSES, parser
-from durastreamd.spark.options import Row, SegmentOptions, SinkOptions, SourceOptions, rows_of
+from durastreamd.spark.options import Row, SinkOptions, SourceOptions, rows_of
+from durastreamd.spark.segments.options import SegmentOptions
 
 TOP = Path(__file__).parent.parent.parent
 MAN = TOP / "man" / "durastreamd-spark.7"

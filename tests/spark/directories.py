@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
-import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.opening import open_engine
@@ -13,9 +20,12 @@ from durastreamd.engine.options import EngineOptions
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Record, Snapshot
-from durastreamd.spark.options import SegmentOptions, parse
+from durastreamd.spark.options import parse
+from durastreamd.spark.rows import RowMaker
+from durastreamd.spark.schema import MemberOptions
+from durastreamd.spark.segments.options import SegmentOptions
 from durastreamd.spark.segments.plan import Piece
-from durastreamd.spark.segments.read import Arrow, Loss, Losses, PieceReader
+from durastreamd.spark.segments.read import Loss, Losses, PieceReader, messages_in
 from durastreamd.spark.segments.source import name_of, plan
 from durastreamd.storage import format as fmt
 from durastreamd.storage.blobs import BlobWriter
@@ -155,12 +165,12 @@ class Directory:
         return sorted((self.root / fmt.stream_dir(stream.id)).glob(f"*{suffix}"))[number]
 
 
-SCHEMA = pa.schema(
+SCHEMA = StructType(
     [
-        ("value", pa.binary()),
-        ("stream", pa.string()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
+        StructField("value", BinaryType()),
+        StructField("stream", StringType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
     ]
 )
 
@@ -178,10 +188,10 @@ def rows_in(
     root: Path, pieces: Iterator[Piece], losses: Losses | None = None, *, verify: bool = True
 ) -> Iterator[Row]:
     reader = PieceReader(str(root), losses or Losses(fail=True), verify=verify)
-    arrow = Arrow(SCHEMA, binary=True)
+    maker = RowMaker(SCHEMA, MemberOptions())
     for piece in pieces:
         for group in reader.groups(piece):
-            for batch in arrow.batches(group):
+            for batch in maker.rows(group.extent.name, messages_in(group)):
                 batch.validate(full=True)  # type: ignore[attr-defined]
                 for row in cast(list[dict[str, Any]], batch.to_pylist()):
                     time_ms = round(row["timestamp"].timestamp() * 1000)

@@ -5,8 +5,8 @@ from hypothesis import given, settings, strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from durastreamd.spark.errors import DataLossError, OptionError
+from durastreamd.spark.server.answers import elements
 from durastreamd.spark.server.offsets import initial
-from durastreamd.spark.server.rows import elements
 from tests.spark.driving import batch_rows, batch_values, drain, replay, step, stream_reader
 from tests.support.plain_server import PlainServer, as_json, plain_server, token
 

@@ -29,7 +29,8 @@ from durastreamd.kit.status import (
 from durastreamd.spark import cli
 from durastreamd.spark.errors import FoldError
 from durastreamd.spark.jobs import audit, compact, export, files, importing, plot, stats
-from durastreamd.spark.options import SegmentOptions, parse
+from durastreamd.spark.options import parse
+from durastreamd.spark.segments.options import SegmentOptions
 from durastreamd.storage.log import placement_at
 from tests.spark.directories import NOW, Directory, planned
 from tests.spark.test_segments import ITEMS, flip

@@ -15,7 +15,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from durastreamd.errors import CorruptDataError, DataDirectoryError, DurastreamError
 from durastreamd.spark.errors import ContentError, OptionError
-from durastreamd.spark.options import SegmentOptions, parse
+from durastreamd.spark.options import parse
+from durastreamd.spark.segments.options import SegmentOptions
 from durastreamd.spark.segments.plan import Extent, Journalled, size_of
 from durastreamd.spark.segments.read import Losses
 from durastreamd.spark.segments.source import SegmentPartition, SegmentReader, SegmentSource
@@ -199,7 +200,9 @@ def test_text_that_is_none_is_named(tmp_path: Path) -> None:
     with Directory(tmp_path / "data") as made:
         made.create("/text", TEXT)
         made.append("/text", "grün".encode(), b"\xff")
-        with pytest.raises(ContentError, match="'text' holds bytes that are not UTF-8"):
+        with pytest.raises(
+            ContentError, match="text holds bytes that are not UTF-8 text, between messages 0 and 1"
+        ):
             list(_reader(made.root).read(SegmentPartition(planned(made.root)[0])))
         assert [row.value for row in rows_of(made.root)["text"]] == ["grün".encode(), b"\xff"]
 
@@ -396,8 +399,8 @@ def test_a_wrong_directory_is_named(tmp_path: Path) -> None:
         made.create("/bytes", BINARY)
     assert str(columns(tmp_path / "data")).startswith("value BINARY")
     identity = tmp_path / "data" / "DURASTREAMD"
-    identity.write_text(identity.read_text().replace("format 1", "format 2"))
-    with pytest.raises(DataDirectoryError, match="has format 2, this durastreamd reads format 1"):
+    identity.write_text(identity.read_text().replace("format 1", "format 9"))
+    with pytest.raises(DataDirectoryError, match="has format 9, this durastreamd reads format 1"):
         columns(tmp_path / "data")
 
 

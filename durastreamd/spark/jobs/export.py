@@ -27,7 +27,8 @@ from durastreamd.offline.opening import Opened, disk_at, with_directory
 from durastreamd.spark.jobs import files
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
-from durastreamd.spark.options import SegmentOptions, SourceOptions, parse
+from durastreamd.spark.options import SourceOptions, parse
+from durastreamd.spark.segments.options import SegmentOptions
 from durastreamd.spark.segments.source import chosen
 from durastreamd.storage import datadir
 

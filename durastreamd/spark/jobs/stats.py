@@ -27,7 +27,8 @@ from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.jobs import plot
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
-from durastreamd.spark.options import SegmentOptions, parse
+from durastreamd.spark.options import parse
+from durastreamd.spark.segments.options import SegmentOptions
 from durastreamd.spark.segments.plan import Piece
 from durastreamd.spark.segments.read import Losses, PieceReader
 from durastreamd.spark.segments.source import SegmentPartition, SegmentReader, chosen, plan

@@ -1,8 +1,8 @@
-"""Reading the pieces of a plan: from bytes on disk to Arrow batches, without a loop over messages.
+"""Reading the pieces of a plan: from bytes on disk to messages, without a loop over them.
 
 A group is some records that stand one after the other, read in one go. Their sums are compared
-one by one; everything after that happens to all rows of the group at once, because a JSON segment
-holds a line end after each message and nowhere else, and other streams keep their messages'
+one by one; everything after that happens to all messages of the group at once, because a JSON
+segment holds a line end after each message and nowhere else, and other streams keep their messages'
 lengths in the record.
 """
 
@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 import cbor2
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from durastreamd.errors import CorruptDataError
 from durastreamd.offline.opening import disk_at
-from durastreamd.spark.arrow import RecordBatch
-from durastreamd.spark.errors import ContentError
+from durastreamd.protocol.json_mode import SEPARATOR
+from durastreamd.spark.rows import Messages
 from durastreamd.spark.segments.plan import Extent, Journalled, Piece, segments_at
 from durastreamd.storage import datadir, format as fmt, journal
 from durastreamd.storage.checksum import payload_sum
@@ -28,11 +26,8 @@ logger = logging.getLogger(__name__)
 
 # Payload read at once: some ten thousand ordinary messages, and a buffer that stays in the cache.
 GROUP_BYTES = 1024 * 1024
-ROWS_MAX = 16_384
 
 _LINE_END = ord("\n")
-
-Int64s = npt.NDArray[np.int64]
 
 
 class Loss(NamedTuple):
@@ -299,83 +294,22 @@ def _group(extent: Extent, frames: list[fmt.StoredFrame], data: bytes, start: in
     return Group(extent, first, data, ends, times, frames[0].ordinal, lengths)
 
 
-# --- rows ---
+# --- messages ---
 
 
-class SplitGroup(NamedTuple):
-    """The messages of a group: one buffer, where each begins in it, where it ends in the stream.
-
-    With ``separated`` every second string of the buffer is what stands between two messages.
-    ``first`` and ``last`` bound those that lie within the extent.
-    """
-
-    offsets: npt.NDArray[np.int32]
-    ends: Int64s
-    separated: bool
-    first: int
-    last: int
-
-
-def rows_of(group: Group) -> SplitGroup:
-    """Split a group into its messages."""
+def messages_in(group: Group) -> Messages:
+    """Split a group into its messages, those within its extent."""
     if group.lengths is None:
-        line_ends = np.flatnonzero(np.frombuffer(group.data, dtype=np.uint8) == _LINE_END)
-        offsets = np.zeros(2 * len(line_ends) + 1, dtype=np.int32)
-        offsets[1::2] = line_ends - 1
-        offsets[2::2] = line_ends + 1
-        ends = line_ends + (group.start + 1)
+        stops = np.flatnonzero(np.frombuffer(group.data, dtype=np.uint8) == _LINE_END) + 1
+        ends = stops - len(SEPARATOR)
     else:
-        offsets = np.zeros(len(group.lengths) + 1, dtype=np.int32)
-        np.cumsum(group.lengths, out=offsets[1:])
-        ends = offsets[1:].astype(np.int64) + group.start
-    first, last = np.searchsorted(ends, [group.extent.low, group.extent.high], side="right")
-    return SplitGroup(offsets, ends, group.lengths is None, int(first), int(last))
-
-
-class Arrow:
-    """Makes record batches of groups: value, stream, offset, timestamp."""
-
-    def __init__(self, schema: object, *, binary: bool) -> None:
-        self._schema = schema
-        self._kind = pa.binary() if binary else pa.string()
-        self._time = pa.timestamp("us", tz="UTC")
-        self._binary = binary
-
-    def batches(self, group: Group) -> Iterator[RecordBatch]:
-        """Yield a group's rows, some ten thousand at a time."""
-        rows = rows_of(group)
-        count = len(rows.ends)
-        numbers = pa.py_buffer(np.arange(group.number, group.number + count, dtype=np.int64))
-        whole = pa.RecordBatch.from_arrays(
-            [
-                self._values(group, rows),
-                pa.repeat(pa.scalar(group.extent.name, pa.string()), count),
-                pa.Array.from_buffers(pa.int64(), count, [None, numbers]),
-                self._times(group, rows.ends),
-            ],
-            schema=self._schema,
-        )
-        for start in range(rows.first, rows.last, ROWS_MAX):
-            yield whole.slice(start, min(ROWS_MAX, rows.last - start))
-
-    def _values(self, group: Group, rows: SplitGroup) -> object:
-        buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(group.data)]
-        values = pa.Array.from_buffers(self._kind, len(rows.offsets) - 1, buffers)
-        if rows.separated:
-            # Ten times as fast as bytes.replace: Arrow copies message by message.
-            return values.take(pa.array(np.arange(0, len(values), 2, dtype=np.int32)))
-        if not self._binary:  # JSON was checked when it came in
-            try:
-                values.validate(full=True)
-            except pa.ArrowInvalid:
-                reason = (
-                    f"stream {group.extent.name!r} holds bytes that are not UTF-8 between offsets "
-                    f"{group.start:016d} and {group.ends[-1]:016d}; set valueType=binary"
-                )
-                raise ContentError(reason) from None
-        return values
-
-    def _times(self, group: Group, ends: Int64s) -> object:
-        record = np.searchsorted(np.asarray(group.ends, dtype=np.int64), ends)
-        times = np.asarray(group.times, dtype=np.int64)[record] * 1000
-        return pa.Array.from_buffers(self._time, len(times), [None, pa.py_buffer(times)])
+        stops = ends = np.cumsum(np.asarray(group.lengths, dtype=np.int64))
+    begins = np.zeros(len(stops), np.int64)
+    begins[1:] = stops[:-1]
+    after = stops + group.start
+    record = np.searchsorted(np.asarray(group.ends, dtype=np.int64), after)
+    times = np.asarray(group.times, dtype=np.int64)[record] * 1000
+    numbers = np.arange(group.number, group.number + len(stops))
+    json = group.lengths is None
+    first, last = np.searchsorted(after, [group.extent.low, group.extent.high], side="right")
+    return Messages(group.data, begins, ends, numbers, json, times).part(int(first), int(last))

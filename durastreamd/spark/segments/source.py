@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import StructType
 
 from durastreamd.engine.view import View
 from durastreamd.errors import StreamDamagedError
@@ -21,7 +21,9 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.offline.opening import Opened, disk_at, with_directory
 from durastreamd.protocol import offsets
 from durastreamd.spark.errors import OptionError
-from durastreamd.spark.options import SegmentOptions, names_of, parse, pattern_of
+from durastreamd.spark.options import names_of, parse, pattern_of
+from durastreamd.spark.schema import OFFSET, STREAM, TIMESTAMP, VALUE, check_columns
+from durastreamd.spark.segments.options import SegmentOptions
 from durastreamd.spark.segments.plan import ByteRange, Piece, gathered, levels_of, pieces_of
 from durastreamd.spark.server.places import is_textual
 from durastreamd.storage import datadir
@@ -139,6 +141,8 @@ class SegmentReader(DataSourceReader):
     """Plans in the driver, reads in the executors."""
 
     def __init__(self, schema: StructType, options: SegmentOptions) -> None:
+        own = (VALUE, STREAM, OFFSET, TIMESTAMP)
+        check_columns(schema, options.FORMAT, own, options.column_name_of_corrupt_record)
         self._schema = schema
         self._options = options
 
@@ -150,18 +154,19 @@ class SegmentReader(DataSourceReader):
         """Yield the rows of a partition as Arrow batches."""
         if not isinstance(partition, SegmentPartition):  # Spark's own, in place of none at all
             return
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        from durastreamd.spark.segments.read import Arrow, Losses, PieceReader
+        from durastreamd.spark.rows import RowMaker, gathered
+        from durastreamd.spark.segments.read import Losses, PieceReader, messages_in
 
         options = self._options
         losses = Losses(fail=options.fail_on_data_loss)
-        binary = isinstance(self._schema["value"].dataType, BinaryType)
-        arrow = Arrow(to_arrow_schema(self._schema, timezone="UTC"), binary=binary)
+        maker = RowMaker(self._schema, options.member_options())
         reader = PieceReader(options.path, losses, verify=options.verify_checksums)
-        for piece in partition.pieces:
-            for group in reader.groups(piece):
-                yield from arrow.batches(group)
+        yield from gathered(
+            batch
+            for piece in partition.pieces
+            for group in reader.groups(piece)
+            for batch in maker.rows(group.extent.name, messages_in(group))
+        )
         if losses.found and options.bad_records_path:
             lines = [json.dumps(loss._asdict()) for loss in losses.found]
             _write_report(options.bad_records_path, partition.pieces, lines)

@@ -14,8 +14,8 @@ from durastreamd.client import Client, Reply, ServerRefusedError, shared_client
 from durastreamd.protocol.content_type import DEFAULT, is_json
 from durastreamd.spark.errors import ContentError, OptionError
 from durastreamd.spark.options import SourceOptions, names_of, pattern_of
+from durastreamd.spark.server.answers import elements, ended_lines
 from durastreamd.spark.server.offsets import StreamPlace
-from durastreamd.spark.server.rows import elements, ended_lines
 
 LISTED_MAX = 1000  # of a bucket, in one answer
 

@@ -7,7 +7,7 @@ and counts them: a server that gives more, fewer or others than were planned fai
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import quote
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -37,18 +37,22 @@ from durastreamd.client import (
     Watch,
     shared_client,
 )
+from durastreamd.protocol.content_type import is_json
 from durastreamd.spark.arrow import RecordBatch
-from durastreamd.spark.errors import ContentError, DataLossError, OptionError
+from durastreamd.spark.errors import ContentError, DataLossError
 from durastreamd.spark.options import SourceOptions
+from durastreamd.spark.rows import Messages, RowMaker, gathered, messages_of
+from durastreamd.spark.schema import OFFSET, SNAPSHOT, STREAM, VALUE, check_columns, is_text
 from durastreamd.spark.server import offsets
+from durastreamd.spark.server.answers import ACCEPT, FRAMED, LINES, framed, lines, split_lines
 from durastreamd.spark.server.offsets import Cut, Offset
 from durastreamd.spark.server.places import ServerStreams, is_textual
 from durastreamd.spark.server.planning import Bounds, Planner, Slice
-from durastreamd.spark.server.rows import ACCEPT, FRAMED, LINES, Batches, framed, lines, split_lines
 
 logger = logging.getLogger(__name__)
 
-BATCH_CUT_BYTES = 128 * 1024 * 1024  # of one task, as Spark cuts files
+# Of one task of a batch query: a second's work, so that all cores have some of it.
+BATCH_CUT_BYTES = 16 * 1024 * 1024
 LOAD_RETRY_S_MAX = 5.0  # a wrong address is told at load, soon; a running query is more patient
 
 
@@ -61,12 +65,12 @@ def schema_of(options: SourceOptions) -> StructType:
     if options.value_type == "binary" or (options.value_type == "auto" and _any_binary(options)):
         kind = BinaryType()
     columns = [
-        StructField("value", kind),
-        StructField("stream", StringType()),
-        StructField("offset", LongType()),
+        StructField(VALUE, kind),
+        StructField(STREAM, StringType()),
+        StructField(OFFSET, LongType()),
     ]
     if options.on_snapshot == "restart":
-        columns.append(StructField("snapshot", BooleanType()))
+        columns.append(StructField(SNAPSHOT, BooleanType()))
     return StructType(columns)
 
 
@@ -84,33 +88,9 @@ def _any_binary(options: SourceOptions) -> bool:
     return False
 
 
-def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """Refuse a schema that rows of this source cannot have; any choice of its columns is fine."""
-    kinds: dict[str, tuple[type[DataType], ...]] = {
-        "value": (StringType, BinaryType),
-        "stream": (StringType,),
-        "offset": (LongType,),
-    }
-    if options.on_snapshot == "restart":
-        kinds["snapshot"] = (BooleanType,)
-    for each in schema.fields:
-        wanted = kinds.get(each.name)
-        if wanted is None or not isinstance(each.dataType, wanted) or not each.nullable:
-            offered = ", ".join(
-                f"{name} {' or '.join(kind.typeName() for kind in some)}"
-                for name, some in kinds.items()
-            )
-            message = (
-                f"The column {each.name} {each.dataType.simpleString()}"
-                f"{'' if each.nullable else ' NOT NULL'} does not fit format durastream, which has "
-                f"{offered}, all nullable. Leave the schema out, and take JSON apart with "
-                "from_json(value, <schema>)."
-            )
-            raise OptionError(message)
-
-
-def _is_text(schema: StructType) -> bool:
-    return any(each.name == "value" and isinstance(each.dataType, StringType) for each in schema)
+def _check(schema: StructType, options: SourceOptions) -> None:
+    own = (VALUE, STREAM, OFFSET, *((SNAPSHOT,) if options.on_snapshot == "restart" else ()))
+    check_columns(schema, options.FORMAT, own, options.column_name_of_corrupt_record)
 
 
 # --- readers ---
@@ -120,14 +100,14 @@ class BatchReader(DataSourceReader):
     """Reads what is there."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema, options)
+        _check(schema, options)
         self._task = ReadTask(options, schema)
 
     def partitions(self) -> list[InputPartition]:
         """Plan: in the driver."""
         options = self._task.options
         streams = ServerStreams(options, shared_client(self._task.settings))
-        planner = Planner(options, streams, text=_is_text(self._task.schema))
+        planner = Planner(options, streams, text=is_text(self._task.schema))
         cut = Cut(options.min_partitions, options.max_bytes_per_partition or BATCH_CUT_BYTES)
         found: list[InputPartition] = []
         found += planner.slices(planner.everything(), cut)
@@ -143,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads for ever, or up to now."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        check_schema(schema, options)
+        _check(schema, options)
         self._task = ReadTask(options, schema)
         self._planner: Planner | None = None
         self._watch: Watch | None = None
@@ -152,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self) -> Planner:
         if self._planner is None:
             streams = ServerStreams(self._task.options, shared_client(self._task.settings))
-            self._planner = Planner(self._task.options, streams, text=_is_text(self._task.schema))
+            self._planner = Planner(self._task.options, streams, text=is_text(self._task.schema))
             self._watch = Watch(streams.client)
         return self._planner
 
@@ -232,13 +212,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 # --- tasks ---
 
 
-class Some(NamedTuple):
-    """Messages, and whether each is a row as it is; else it may be cut into lines."""
-
-    messages: list[bytes]
-    whole: bool
-
-
 class ReadTask:
     """Reads slices; what is pickled to executors."""
 
@@ -250,23 +223,22 @@ class ReadTask:
 
     def read(self, part: Slice) -> Iterator[RecordBatch]:
         """Yield the rows of a slice."""
+        return gathered(self._rows(RowMaker(self.schema, self.options.member_options()), part))
+
+    def _rows(self, maker: RowMaker, part: Slice) -> Iterator[RecordBatch]:
         client = shared_client(self.settings)
-        batches = Batches(self.schema, part.stream)
         number = part.begin.number
         separator = self.options.line_sep.encode()
         try:
             if part.snapshot:
-                yield batches.snapshot(_snapshot(client, part), number - 1)
+                blob = messages_of([_snapshot(client, part)], [number - 1], json=False)
+                yield from maker.rows(part.stream, blob, snapshot=True)
             read = _told if part.begin.told else self._counted
-            for messages, whole in read(client, part):
-                count = len(messages)
-                if separator and not whole:
-                    for at, some in enumerate(split_lines(messages, separator), number):
-                        yield from batches.add(some, [at] * len(some))
-                else:
-                    yield from batches.add(messages, range(number, number + count))
-                number += count
-            yield from batches.rest()
+            for messages in read(client, part):
+                number += messages.count
+                split = separator and not messages.json
+                rows = split_lines(messages, separator) if split else messages
+                yield from maker.rows(part.stream, rows)
             if number != part.end.number:
                 wanted = part.end.number - part.begin.number
                 message = (
@@ -276,7 +248,6 @@ class ReadTask:
                 raise DataLossError(message)
         except (DataLossError, ServerRefusedError) as exc:
             self._lost(part, exc)
-            yield from batches.rest()
 
     def _lost(self, part: Slice, exc: DataLossError | ServerRefusedError) -> None:
         if isinstance(exc, ServerRefusedError) and exc.status not in (404, 410):
@@ -290,7 +261,7 @@ class ReadTask:
             raise DataLossError(message) from exc
         logger.warning("Stream %s: %s", part.stream, exc)
 
-    def _counted(self, client: Client, part: Slice) -> Iterator[Some]:
+    def _counted(self, client: Client, part: Slice) -> Iterator[Messages]:
         """Yield the messages of a server that neither numbers nor bounds."""
         streams = ServerStreams(self.options, client)
         token, at = part.begin.token, part.begin.token_number
@@ -299,7 +270,8 @@ class ReadTask:
             low = max(part.begin.number - at, 0)
             wanted = messages[low : part.end.number - at]
             if wanted:
-                yield Some(wanted, whole=True)
+                numbers = range(at + low, at + low + len(wanted))
+                yield messages_of(wanted, numbers, json=is_json(reply.headers["content-type"]))
             at += len(messages)
             after = reply.headers.get("stream-next-offset", token)
             if after == token or not messages:
@@ -307,21 +279,20 @@ class ReadTask:
             token = after
 
 
-def _told(client: Client, part: Slice) -> Iterator[Some]:
+def _told(client: Client, part: Slice) -> Iterator[Messages]:
     """Yield the messages of a bounded range; a connection lost in the midst is taken up again."""
     token, page_number, number = part.begin.token, part.begin.number, part.begin.number
     patience = Patience(client.settings)
     while token != part.end.token and number <= part.end.number:
         url = f"{part.url}?offset={quote(token)}&end={quote(part.end.token)}"
-        skipped = number - page_number
         try:
             with client.reading(url, {"Accept": ACCEPT}) as body:
-                for messages, whole in _messages(body):
-                    fresh = messages[skipped:] if skipped else messages
-                    skipped = max(skipped - len(messages), 0)
-                    number += len(fresh)
-                    if fresh:
-                        yield Some(fresh, whole)
+                for messages in _messages(body, page_number):
+                    known = number - int(messages.numbers[0])
+                    fresh = messages.part(known, messages.count) if known > 0 else messages
+                    number += fresh.count
+                    if fresh.count:
+                        yield fresh
                 after = body.headers["stream-next-offset"]
         except CutShortError as exc:
             client.hang_up()
@@ -333,14 +304,12 @@ def _told(client: Client, part: Slice) -> Iterator[Some]:
         patience = Patience(client.settings)
 
 
-def _messages(body: Body) -> Iterator[Some]:
+def _messages(body: Body, number: int) -> Iterator[Messages]:
     kind = body.headers.get("content-type", "")
     if kind not in (LINES, FRAMED):
         message = f"The server shows messages no longer apart, but as {kind}; was it replaced?"
         raise ContentError(message)
-    read = lines if kind == LINES else framed
-    for messages in read(body.pieces()):
-        yield Some(messages, whole=kind == LINES)
+    return (lines if kind == LINES else framed)(body.pieces(), number)
 
 
 def _snapshot(client: Client, part: Slice) -> bytes:
