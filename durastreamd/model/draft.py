@@ -5,8 +5,9 @@ second append of a batch meets the state the first one leaves. It changes nothin
 itself moves only when ``stream_state.apply`` is given the draft's record. A batch whose commit
 fails is dropped with its draft.
 
-The order of the checks is part of the protocol (a closed stream is reported before a wrong type,
-a duplicate before a Stream-Seq that did not grow, both before a body that is not JSON).
+The order of the checks is part of the protocol (another life of the name is reported before a
+closed stream, that before a wrong type, a duplicate before an end that is not the expected one or a
+Stream-Seq that did not grow, all of them before a body that is not JSON).
 """
 
 from msgspec import Struct
@@ -23,6 +24,8 @@ from durastreamd.protocol.outcomes import (
     Duplicate,
     EpochNotAtZero,
     Malformed,
+    OffsetConflict,
+    OtherLife,
     Outcome,
     SeqRegression,
     SequenceGap,
@@ -39,6 +42,13 @@ class Payload(Struct, frozen=True, gc=False):
     count: int = 1
 
 
+class Conditions(Struct, frozen=True, gc=False):
+    """What must be true of a stream for an append to be taken: which one it is, where it ends."""
+
+    life: int | None = None  # the id it had when the request came; -1 if it was not the one meant
+    expected: int | None = None  # the tail
+
+
 class AppendCommand(Struct, frozen=True, gc=False):
     """Append bytes, or close, or both. No payload and ``closes`` means close only."""
 
@@ -47,6 +57,7 @@ class AppendCommand(Struct, frozen=True, gc=False):
     closes: bool = False
     producer: Producer | None = None
     seq: str | None = None
+    conditions: Conditions | None = None
 
 
 class Draft:
@@ -79,6 +90,8 @@ class Draft:
         """Answer one command and, where it is accepted, take it into the draft."""
         stream = self._stream
         tail = Position(stream.tail + self._size)
+        if command.conditions is not None and command.conditions.life not in (None, stream.id):
+            return OtherLife()
         if stream.closed or self._closes:
             return self._decide_closed(command, tail)
         payload = command.payload
@@ -90,10 +103,10 @@ class Draft:
             refused = self._judge_producer(command.producer, tail)
             if refused is not None:
                 return refused
-        if command.seq is not None:
-            last = self._seq if self._seq is not None else stream.loaded().seq
-            if last is not None and command.seq <= last:
-                return SeqRegression(last, command.seq)
+        if command.seq is not None or command.conditions is not None:
+            refused = self._judge_order(command, tail)
+            if refused is not None:
+                return refused
         if isinstance(payload, Malformed):
             return payload
         return self._take(command, payload, tail)
@@ -126,6 +139,18 @@ class Draft:
         elif command.payload is None:
             return AlreadyClosed(tail)
         return StreamClosed(tail)
+
+    def _judge_order(self, command: AppendCommand, tail: Position) -> Outcome | None:
+        """Refuse what comes elsewhere or later than its writer believes."""
+        if command.conditions is not None:
+            expected = command.conditions.expected
+            if expected is not None and expected != tail:
+                return OffsetConflict(expected, tail)
+        if command.seq is not None:
+            last = self._seq if self._seq is not None else self._stream.loaded().seq
+            if last is not None and command.seq <= last:
+                return SeqRegression(last, command.seq, tail)
+        return None
 
     def _known(self, name: str) -> tuple[int, int] | None:
         return self._producers.get(name) or self._stream.loaded().producers.get(name)

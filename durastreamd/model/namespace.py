@@ -54,6 +54,7 @@ from durastreamd.protocol.outcomes import (
     Gone,
     Malformed,
     NotFound,
+    OtherLife,
     Outcome,
     SnapshotPastTail,
     SnapshotPublished,
@@ -83,6 +84,7 @@ class CreateCommand(Struct, frozen=True):
     closes: bool = False
     payload: Payload | Malformed | None = None
     fork: ForkPoint | None = None
+    life: int | None = None  # only if the name belongs to the stream of this id
 
 
 class Bucket(Struct):
@@ -160,6 +162,8 @@ class Namespace:
     ) -> tuple[Outcome, tuple[Create, Data] | None]:
         """Answer a create; with a record where a stream is to be made."""
         found = self.find(command.key, now_ms)
+        if command.life is not None and (not isinstance(found, Stream) or found.id != command.life):
+            return OtherLife(), None
         if isinstance(found, Gone):
             return ConfigConflict("the stream was deleted and its name is held by its forks"), None
         bucket = bucket_of(command.key)
@@ -257,11 +261,15 @@ class Namespace:
         same_source = source is not None and source.key == fork.source
         return same_source and (stream.anchor, stream.sub) == (fork.anchor, fork.sub)
 
-    def decide_delete(self, key: str, now_ms: int) -> tuple[Outcome, Delete | None]:
+    def decide_delete(
+        self, key: str, now_ms: int, life: int | None = None
+    ) -> tuple[Outcome, Delete | None]:
         """Answer a delete; soft while forks, made or in the making, read this stream."""
         found = self.find(key, now_ms)
         if not isinstance(found, Stream):
             return found, None
+        if life not in (None, found.id):
+            return OtherLife(), None
         return Deleted(), self.removal(found, now_ms)
 
     def removal(self, stream: Stream, now_ms: int) -> Delete:

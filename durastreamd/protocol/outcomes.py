@@ -86,6 +86,18 @@ class SeqRegression(Struct, frozen=True):
 
     last: str
     given: str
+    tail: Position
+
+
+class OffsetConflict(Struct, frozen=True):
+    """The stream does not end where the append expected it to."""
+
+    expected: int
+    tail: Position
+
+
+class OtherLife(Struct, frozen=True):
+    """The name belongs to another stream than the one that was meant, or to none."""
 
 
 class ContentTypeMismatch(Struct, frozen=True):
@@ -186,6 +198,8 @@ Outcome = (
     | EpochNotAtZero
     | SequenceGap
     | SeqRegression
+    | OffsetConflict
+    | OtherLife
     | ContentTypeMismatch
     | TooManyProducers
     | Malformed

@@ -181,6 +181,11 @@ SEQUENCE_GAP = _finer(
     SEQUENCE_CONFLICT, "SEQUENCE_GAP",
     "An earlier sequence number of this producer is missing; send Producer-Expected-Seq first.",
 )  # fmt: skip
+OFFSET_CONFLICT = _finer(
+    SEQUENCE_CONFLICT, "OFFSET_CONFLICT",
+    "The stream does not end at Stream-Expected-Offset, so somebody else has written; read from "
+    "there and decide anew. Stream-Next-Offset is its end.",
+)  # fmt: skip
 DATA_LOST = _finer(
     OFFSET_EXPIRED, "DATA_LOST",
     "Stored bytes of this stream were lost, and its operator had it repaired without them; "
@@ -226,6 +231,11 @@ BUCKET_NOT_EMPTY = _row(
 SNAPSHOT_CONFLICT = _row(
     "SNAPSHOT_CONFLICT", 409, "Snapshot Conflict",
     "The stream does not allow this change of its snapshot; look at its latest one first.",
+)  # fmt: skip
+PRECONDITION_FAILED = _row(
+    "PRECONDITION_FAILED", 412, "Precondition Failed",
+    "The stream is not the one that Stream-Incarnation names: it was deleted and made anew; forget "
+    "what is known of the old one.",
 )  # fmt: skip
 METHOD_NOT_ALLOWED = _row(
     "METHOD_NOT_ALLOWED", 405, "Method Not Allowed",

@@ -93,6 +93,13 @@ class Producer(NamedTuple):
     seq: int
 
 
+class ConditionHead(NamedTuple):
+    """On what an append depends beside the producer and Stream-Seq, as asked for."""
+
+    incarnation: str | None
+    expected: int | None  # a position
+
+
 class AppendHead(NamedTuple):
     """What the head of an append says."""
 
@@ -100,6 +107,7 @@ class AppendHead(NamedTuple):
     closes: bool
     producer: Producer | None
     seq: str | None
+    conditions: ConditionHead | None = None
 
 
 class ForkHead(NamedTuple):
@@ -155,6 +163,29 @@ def append_head(headers: Headers) -> AppendHead:
         producer_of(headers),
         None if seq is None else seq.decode("latin-1"),
     )
+
+
+# What few appends have; whoever has none of them does not pay for looking for each.
+SELDOM = frozenset((b"content-encoding", b"stream-incarnation", b"stream-expected-offset"))
+
+
+def conditions_of(headers: Headers) -> ConditionHead:
+    """Read what an append depends on."""
+    given = headers.get(b"stream-expected-offset")
+    expected: int | None = None
+    if given is not None:
+        token = given.decode("latin-1")
+        expected = 0 if token == offsets.START else offsets.parse(token)
+        if expected is None:
+            detail = f"Stream-Expected-Offset {quoted(token)} is not an offset of this server."
+            raise ProblemError(problems.INVALID_OFFSET, detail)
+    return ConditionHead(incarnation_of(headers), expected)
+
+
+def incarnation_of(headers: Headers) -> str | None:
+    """Return the life of the name that a request is for, None where any will do."""
+    value = headers.get(b"stream-incarnation")
+    return None if value is None else value.decode("latin-1")
 
 
 def producer_of(headers: Headers) -> Producer | None:

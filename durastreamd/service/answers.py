@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from durastreamd.protocol import outcomes as oc, problems
-from durastreamd.protocol.offsets import mint_bytes
+from durastreamd.protocol.offsets import mint, mint_bytes
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.problems import quoted
 from durastreamd.protocol.requests import ProblemError
@@ -143,7 +143,24 @@ def _gap(outcome: oc.SequenceGap) -> ProblemError:
 def _regression(outcome: oc.SeqRegression) -> ProblemError:
     given, last = quoted(outcome.given), quoted(outcome.last)
     detail = f"Stream-Seq {given} does not come after the last one, {last}."
-    return ProblemError(problems.SEQUENCE_CONFLICT, detail, streamSeq=outcome.last)
+    fields = (next_offset(outcome.tail),)
+    return ProblemError(problems.SEQUENCE_CONFLICT, detail, fields, streamSeq=outcome.last)
+
+
+def _elsewhere(outcome: oc.OffsetConflict) -> ProblemError:
+    expected, tail = mint(outcome.expected), mint(outcome.tail)
+    detail = f"The stream ends at {tail}, not at {expected}, as Stream-Expected-Offset says."
+    return ProblemError(problems.OFFSET_CONFLICT, detail, (next_offset(outcome.tail),))
+
+
+def other_life(*fields: tuple[bytes, bytes]) -> ProblemError:
+    """Return the problem of a request that is for another life of a name."""
+    detail = "The stream that was meant is not here any more; another one has its name now."
+    return ProblemError(problems.PRECONDITION_FAILED, detail, fields)
+
+
+def _other_life(_outcome: Outcome) -> ProblemError:
+    return other_life()
 
 
 def _mismatch(outcome: oc.ContentTypeMismatch) -> ProblemError:
@@ -203,6 +220,8 @@ _REFUSALS: dict[type, object] = {
     oc.EpochNotAtZero: _not_at_zero,
     oc.SequenceGap: _gap,
     oc.SeqRegression: _regression,
+    oc.OffsetConflict: _elsewhere,
+    oc.OtherLife: _other_life,
     oc.ContentTypeMismatch: _mismatch,
     oc.TooManyProducers: _crowded,
     oc.ForkRefused: _fork,

@@ -31,7 +31,7 @@ from durastreamd.service.operating.counts import CATCH_UP, LONG_POLL, SSE, Count
 from durastreamd.service.operating.lag import LagMeter
 from durastreamd.service.operating.operations import Operations, is_operation
 from durastreamd.service.reader import Reader
-from durastreamd.service.reads import Reads, metadata
+from durastreamd.service.reads import Reads
 from durastreamd.service.snapshots import Snapshots
 from durastreamd.service.writes import Writes
 from durastreamd.streams.registry import Streams
@@ -64,7 +64,7 @@ class App:
         self._reads = Reads(streams, reader, limits, counts)
         self._buckets = Buckets(streams)
         self._snapshots = Snapshots(streams, reader, limits)
-        self._bootstrap = Bootstrap(streams)
+        self._bootstrap = Bootstrap(streams, reader)
         self.live = LiveReads(streams, reader, self._reads, limits, counts)
         self.operations = Operations(streams, self.live, counts, self.admission.counts, self.lag)
         self._private = False  # no cache between may keep answers
@@ -183,9 +183,10 @@ class App:
         elif place.is_bucket:
             await self._buckets.answer(exchange, place, permit)
         elif place.part == "snapshot":
-            await self._snapshots.answer(exchange, self._reader.readable(place.key), place)
+            stream = self._reader.asked(exchange.request, place.key)
+            await self._snapshots.answer(exchange, stream, place)
         elif exchange.request.method in ("GET", "HEAD"):
-            await self._bootstrap.answer(exchange, self._reader.readable(place.key))
+            await self._bootstrap.answer(exchange, self._reader.asked(exchange.request, place.key))
         else:
             raise not_allowed(READING)
 
@@ -203,14 +204,14 @@ class App:
         elif method == "HEAD":
             await self._head(exchange, key)
         elif method == "DELETE":
-            answer = await self._writes.delete(key)
+            answer = await self._writes.delete(exchange, key)
             await exchange.respond(answer.status, answer.headers)
         else:
             raise not_allowed(METHODS)
 
     async def _head(self, exchange: Exchange, key: str) -> None:
-        stream = self._reader.existing(key)
-        fields = metadata(stream)
+        stream = self._reader.asked(exchange.request, key, whole=False)
+        fields = self._reads.metadata(stream)
         lookup = lookup_of(exchange.request.query)
         if lookup is not None:
             position, ordinal = await self._reader.find(self._reader.readable(key), lookup)
@@ -224,7 +225,7 @@ class App:
     async def _read(self, exchange: Exchange, key: str, permit: Permit | None) -> None:
         request = exchange.request
         head = read_head(request.query, request.headers)
-        stream = self._reader.readable(key)
+        stream = self._reader.asked(request, key)
         if head.live is None:
             self._counts.reads[CATCH_UP] += 1
             await self._reads.catch_up(exchange, stream, head)

@@ -8,7 +8,7 @@ from durastreamd.http.exchange import Request
 from durastreamd.model.draft import AppendCommand, Payload
 from durastreamd.protocol import Data, content_type as ct, json_mode, problems, requests
 from durastreamd.protocol.outcomes import Malformed
-from durastreamd.protocol.requests import AppendHead, ProblemError
+from durastreamd.protocol.requests import SELDOM, AppendHead, ProblemError
 from durastreamd.service.limits import WriteLimits
 
 _EMPTY_ARRAY = Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at least one value.")
@@ -17,9 +17,11 @@ _EMPTY_ARRAY = Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at
 def append_head(request: Request) -> AppendHead:
     """Return what the head of a POST says, or raise the problem."""
     headers = request.headers
-    if b"content-encoding" in headers:
-        refuse_encoding(request)
-    return requests.append_head(headers)
+    head = requests.append_head(headers)
+    if SELDOM.isdisjoint(headers):
+        return head
+    refuse_encoding(request)
+    return head._replace(conditions=requests.conditions_of(headers))
 
 
 def append_command(head: AppendHead, body: Data, limits: WriteLimits) -> AppendCommand:

@@ -14,7 +14,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import content_type as ct, json_mode, problems
 from durastreamd.protocol.requests import ProblemError, query_of
 from durastreamd.service.answers import CLOSED, HARMLESS, NOT_CACHED, Fields, next_offset
-from durastreamd.service.reader import below_floor
+from durastreamd.service.reader import Reader, below_floor
 from durastreamd.service.reads import UP_TO_DATE
 from durastreamd.service.snapshots import PIECE_BYTES, Blob, snapshot_offset
 from durastreamd.streams.registry import Streams
@@ -29,8 +29,9 @@ class BoundaryFoundError(Exception):
 class Bootstrap:
     """``{stream}/bootstrap``."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, reader: Reader) -> None:
         self._streams = streams
+        self._reader = reader
 
     async def answer(self, exchange: Exchange, stream: Stream) -> None:
         """Send everything a client needs to start, as of now."""
@@ -45,6 +46,7 @@ class Bootstrap:
             (b"Content-Type", f"multipart/mixed; boundary={boundary}".encode()),
             HARMLESS,
             next_offset(stream.tail),
+            self._reader.life(stream),
             UP_TO_DATE,
             NOT_CACHED,
         ]

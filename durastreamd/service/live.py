@@ -115,7 +115,7 @@ class LiveReads:
             sent = await reads.send_page(exchange, stream, start, lasting=lasting, extra=fields)
             self.counts.read_bytes[LONG_POLL] += sent
             return
-        fields += [next_offset(start), UP_TO_DATE, NOT_CACHED]
+        fields += [next_offset(start), self.reader.life(stream), UP_TO_DATE, NOT_CACHED]
         if stream.closed:
             fields.append(CLOSED)
         await exchange.respond(204, fields)
@@ -164,7 +164,7 @@ class LiveReads:
             await self.reader.page(view, stream, start, 1)  # refuses a place inside a message
         await self._pause(exchange, stream, start, head.cursor)
         fields = [(b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache")]
-        fields.append((b"X-Accel-Buffering", b"no"))
+        fields += [(b"X-Accel-Buffering", b"no"), self.reader.life(stream)]
         if sse.needs_base64(stream.content_type):
             fields.append((b"Stream-SSE-Data-Encoding", b"base64"))
         with self.streams.follow(stream) as follower, self._counted(SSE):

@@ -14,10 +14,11 @@ import trio
 
 from durastreamd.engine.view import TURN_BYTES, View
 from durastreamd.errors import ColdReadError, LongReadError, StreamDamagedError
+from durastreamd.http.exchange import Request
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, json_mode, offsets, problems
-from durastreamd.protocol.requests import Lookup, ProblemError
-from durastreamd.service.answers import next_offset, refusal_of
+from durastreamd.protocol.requests import Lookup, ProblemError, incarnation_of, query_of
+from durastreamd.service.answers import next_offset, other_life, refusal_of
 from durastreamd.streams.registry import Streams
 
 T = TypeVar("T")
@@ -65,6 +66,29 @@ class Reader:
         if stream.damage:
             raise StreamDamagedError(stream.damage)
         return stream
+
+    def asked(self, request: Request, key: str, *, whole: bool = True) -> Stream:
+        """Return the stream that a request reads, if it is there and the one that was meant.
+
+        Which one is meant a header says, or the URL: then an answer can be kept for ever.
+        """
+        stream = self.readable(key) if whole else self.existing(key)
+        meant = incarnation_of(request.headers)
+        if meant is not None:
+            self.require(stream, meant)
+        if "incarnation" in request.query:
+            for each in query_of(request.query).get("incarnation", ()):
+                self.require(stream, each)
+        return stream
+
+    def life(self, stream: Stream) -> tuple[bytes, bytes]:
+        """Return the header that says which life of its name a stream is."""
+        return (b"Stream-Incarnation", self._streams.engine.incarnation(stream).encode())
+
+    def require(self, stream: Stream, incarnation: str) -> None:
+        """Raise the problem of a request that is for another life of a stream's name."""
+        if incarnation != self._streams.engine.incarnation(stream):
+            raise other_life(self.life(stream))
 
     async def look(self, view: View, job: Callable[[], T]) -> T:
         """Run a job on a view here if that is soon done, in a thread if it is not."""

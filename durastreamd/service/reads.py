@@ -29,13 +29,13 @@ UP_TO_DATE = (b"Stream-Up-To-Date", b"true")
 _COMPRESSIBLE = ("text/", "application/json", "application/xml", "application/x-ndjson")
 
 
-def metadata(stream: Stream) -> Fields:
-    """Return the headers of HEAD."""
+def _metadata(stream: Stream, life: tuple[bytes, bytes]) -> Fields:
     fields = [
         *typed(stream.content_type.encode()),
         next_offset(stream.tail),
+        life,
         NOT_CACHED,
-        (b"ETag", etag(stream, 0, stream.tail, closed=stream.closed)),
+        (b"ETag", etag(life[1], 0, stream.tail, closed=stream.closed)),
     ]
     if stream.ttl_ms >= 0:
         fields.append((b"Stream-TTL", b"%d" % (stream.ttl_ms // 1000)))
@@ -60,9 +60,9 @@ def _timestamp(moment_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def etag(stream: Stream, start: int, end: int, *, closed: bool, encoding: str = "") -> bytes:
-    """Return the tag of a range: the stream's own id, so a stream made anew never matches."""
-    return f'"{stream.id:x}:{start}:{end}{":c" if closed else ""}{encoding}"'.encode()
+def etag(life: bytes, start: int, end: int, *, closed: bool, encoding: str = "") -> bytes:
+    """Return the tag of a range: of this life of the name, so a stream made anew never matches."""
+    return f'"{life.decode()}:{start}:{end}{":c" if closed else ""}{encoding}"'.encode()
 
 
 class Reads:
@@ -83,6 +83,10 @@ class Reads:
         self._checked = (b"Cache-Control", kind + CHECKED)
         # A browser's own cache must not show one user what another one was sent.
         self._vary = VARY_PRIVATE if private else VARY
+
+    def metadata(self, stream: Stream) -> Fields:
+        """Return the headers of HEAD."""
+        return _metadata(stream, self._reader.life(stream))
 
     async def catch_up(self, exchange: Exchange, stream: Stream, head: ReadHead) -> None:
         """Answer a catch-up read."""
@@ -113,7 +117,8 @@ class Reads:
             form = _form(exchange, json=stream.json)
             encoding = "gzip" if not form and self._compresses(exchange, stream, page) else ""
             kind = form or stream.content_type.encode()
-            fields = [*typed(kind), next_offset(page.end), *(extra or ())]
+            life = self._reader.life(stream)
+            fields = [*typed(kind), next_offset(page.end), life, *(extra or ())]
             fixed = lasting and page.end == stop
             fields.append(self._kept(page, lasting=lasting, fixed=fixed))
             exchange.common = exchange.common.varying(self._vary)
@@ -124,7 +129,7 @@ class Reads:
                 fields.append(CLOSED)
             if lasting:
                 mark = "-gzip" if encoding else _MARKS[form]
-                tag = etag(stream, page.start, page.end, closed=page.final, encoding=mark)
+                tag = etag(life[1], page.start, page.end, closed=page.final, encoding=mark)
                 fields.append((b"ETag", tag))
                 if _matches(exchange, tag):
                     await exchange.respond(304, fields)

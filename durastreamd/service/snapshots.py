@@ -68,6 +68,7 @@ class Snapshots:
         token = offsets.mint(stream.snapshot.position)
         location = f"{exchange.request.path}/{token}".encode()
         fields = [(b"Location", location), snapshot_offset(stream.snapshot.position), NOT_CACHED]
+        fields.append(self._reader.life(stream))
         await exchange.respond(307, fields)
 
     async def _read(self, exchange: Exchange, stream: Stream, position: int) -> None:
@@ -80,6 +81,7 @@ class Snapshots:
             *typed(snapshot.content_type.encode()),
             snapshot_offset(position),
             next_offset(position),
+            self._reader.life(stream),
             NOT_CACHED,
         ]
         if position == stream.tail:

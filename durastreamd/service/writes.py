@@ -6,18 +6,21 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import trio
+from msgspec import structs
 
 from durastreamd.http.exchange import Exchange, Request
-from durastreamd.model.draft import AppendCommand
+from durastreamd.model.draft import AppendCommand, Conditions
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, content_type as ct, offsets, problems
 from durastreamd.protocol.names import place_of
 from durastreamd.protocol.outcomes import Gone, NotFound, Outcome
 from durastreamd.protocol.requests import (
+    ConditionHead,
     ForkHead,
     ProblemError,
     create_head,
+    incarnation_of,
 )
 from durastreamd.service.access.gate import Permit
 from durastreamd.service.answers import (
@@ -58,13 +61,37 @@ class Writes:
         body = await self._body(exchange)
         job = partial(append_command, head, body, limits)
         command = await self._judged(head.content_type, body, job)
+        if head.conditions is not None:
+            command = self._bound(key, head.conditions, command)
         del body, job  # of JSON the command has a copy: what is counted is held once
         return self.appended(await self._stored(key, command), begun)
 
     def post(self, request: Request, key: str, body: bytes) -> Ticket:
         """POST of a short body that is here already; the ticket gets the outcome."""
-        command = append_command(append_head(request), body, self._limits.writes)
+        head = append_head(request)
+        command = append_command(head, body, self._limits.writes)
+        if head.conditions is not None:
+            command = self._bound(key, head.conditions, command)
         return self._streams.post(key, command)
+
+    def _bound(self, key: str, asked: ConditionHead, command: AppendCommand) -> AppendCommand:
+        """Return the command with what the stream has to be when it is decided."""
+        conditions = Conditions(self._life(key, asked.incarnation), asked.expected)
+        return structs.replace(command, conditions=conditions)
+
+    def _life(self, key: str, incarnation: str | None) -> int | None:
+        """Return the id of the stream a request is for, None where any will do, -1 if it is gone.
+
+        Raises the problem of another stream in its place. That may change until the request is
+        decided, so who decides it compares ids: they are given once.
+        """
+        if incarnation is None:
+            return None
+        stream = self._streams.find(key)
+        if not isinstance(stream, Stream):
+            return -1
+        self._reader.require(stream, incarnation)
+        return stream.id
 
     def appended(self, outcome: Outcome, begun: float) -> Answer:
         """Note what became of an append, and answer it."""
@@ -102,12 +129,17 @@ class Writes:
         job = partial(payload_of, kind, body, self._limits.writes)
         payload = await self._judged(kind, body, job) if body else None
         del body, job
+        life = self._life(key, incarnation_of(request.headers))
         command = CreateCommand(
-            key, head.content_type, head.ttl_ms, head.expires_ms, head.closes, payload, fork
+            key, head.content_type, head.ttl_ms, head.expires_ms, head.closes, payload, fork, life
         )
         outcome = await self._stored(key, command)
         location = f"{request.scheme}://{request.authority}{request.path}"
-        return answer_create(outcome, location)
+        answer = answer_create(outcome, location)
+        stream = self._streams.find(key)
+        if isinstance(stream, Stream):
+            answer.headers.append(self._reader.life(stream))
+        return answer
 
     def _source_type(self, fork: ForkPoint) -> str:
         source = self._streams.find(fork.source)
@@ -140,9 +172,10 @@ class Writes:
         found = await self._reader.resolve_fork(source, position, sub)
         return ForkPoint(source_key, *found, position, sub)
 
-    async def delete(self, key: str) -> Answer:
+    async def delete(self, exchange: Exchange, key: str) -> Answer:
         """DELETE: the stream ends."""
-        return answer_delete(await self._streams.ask(key, DeleteCommand()))
+        life = self._life(key, incarnation_of(exchange.request.headers))
+        return answer_delete(await self._streams.ask(key, DeleteCommand(life=life)))
 
 
 def _source_key(source: str) -> str:

@@ -6,6 +6,7 @@ up to itself and the variable part that follows it.
 
 import re
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from durastreamd.storage.checksum import digest, seed
@@ -76,6 +77,7 @@ class StoredFrame(NamedTuple):
     payload: bytes | memoryview
 
 
+@lru_cache(maxsize=4096)
 def incarnation(uuid: bytes, stream: int, created_ms: int, key: str) -> str:
     """Return what tells this life of a name from any other, made of what never changes in it.
 

@@ -405,7 +405,7 @@ class Actor:
     def _decide_delete(self, command: DeleteCommand, now_ms: int) -> tuple[Outcome, Record | None]:
         space = self._engine.namespace
         if not command.sweep:
-            return space.decide_delete(self.key, now_ms)
+            return space.decide_delete(self.key, now_ms, command.life)
         stream = space.by_key.get(self.key)
         over = stream is not None and (
             space.abandoned(stream) or (stream.expired(now_ms) and not stream.gone)

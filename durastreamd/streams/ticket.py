@@ -11,12 +11,16 @@ from durastreamd.protocol.outcomes import Outcome
 
 
 class DeleteCommand:
-    """Delete the stream; ``sweep`` only if its lifetime is over or its last fork is gone."""
+    """Delete the stream; ``sweep`` only if its lifetime is over or its last fork is gone.
 
-    __slots__ = ("sweep",)
+    With a ``life`` only if it is the stream of this id.
+    """
 
-    def __init__(self, *, sweep: bool = False) -> None:
+    __slots__ = ("life", "sweep")
+
+    def __init__(self, *, sweep: bool = False, life: int | None = None) -> None:
         self.sweep = sweep
+        self.life = life
 
 
 class PublishCommand:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from durastreamd.model.draft import AppendCommand, Draft, Payload
+from durastreamd.model.draft import AppendCommand, Conditions, Draft, Payload
 from durastreamd.model.records import Append, Create, Producer
 from durastreamd.model.stream_state import Stream, apply, check_invariants
 from durastreamd.protocol.offsets import Position
@@ -14,6 +14,8 @@ from durastreamd.protocol.outcomes import (
     Duplicate,
     EpochNotAtZero,
     Malformed,
+    OffsetConflict,
+    OtherLife,
     Outcome,
     SeqRegression,
     SequenceGap,
@@ -101,6 +103,59 @@ def test_accepted_producer_is_echoed() -> None:
     assert answer(stream(), command) == Appended(Position(1), closed=False, epoch=3, seq=0)
 
 
+# --- conditions ---
+
+
+def only_at(expected: int | None, *, life: int | None = None) -> Conditions:
+    return Conditions(life, expected)
+
+
+def test_an_append_that_expects_the_tail_is_taken_there_and_nowhere_else() -> None:
+    target = after(body(b"abc"))
+    assert answer(target, body(b"d", conditions=only_at(3))) == Appended(Position(4), closed=False)
+    for wrong in (0, 2, 4):
+        refused = answer(target, body(b"d", conditions=only_at(wrong)))
+        assert refused == OffsetConflict(wrong, Position(3))
+    refused = answer(target, AppendCommand(None, closes=True, conditions=only_at(2)))
+    assert refused == OffsetConflict(2, Position(3))
+
+
+def test_the_expected_tail_is_that_of_the_batch_in_the_making() -> None:
+    draft = Draft(after(body(b"abc")), 10)
+    assert draft.decide(body(b"d", conditions=only_at(3))) == Appended(Position(4), closed=False)
+    assert draft.decide(body(b"d", conditions=only_at(3))) == OffsetConflict(3, Position(4))
+    assert draft.decide(body(b"e", conditions=only_at(4))) == Appended(Position(5), closed=False)
+
+
+def test_what_is_expected_is_judged_after_the_producer_and_before_stream_seq_and_body() -> None:
+    wrong = only_at(99)
+    for producer, seq in (("p", 1, 4), "a"), (("p", 0, 0), "z"), (("p", 1, 9), "z"):
+        plain = body(producer=producer, seq=seq)
+        bound = body(producer=producer, seq=seq, conditions=wrong)
+        assert answer(busy(), bound) == answer(busy(), plain)
+    late = AppendCommand(BROKEN, TEXT, producer=("p", 1, 5), seq="a", conditions=wrong)
+    assert answer(busy(), late) == OffsetConflict(99, Position(6))
+    closed = after(body(b"abc"), close())
+    assert answer(closed, body(conditions=wrong)) == StreamClosed(Position(3))
+    assert answer(busy(), body(content_type="image/png", conditions=wrong)) == ContentTypeMismatch(
+        TEXT, "image/png"
+    )
+
+
+@pytest.mark.parametrize("life", [2, -1])
+def test_another_life_of_the_name_takes_nothing_and_knows_no_repeat(life: int) -> None:
+    meant = only_at(None, life=life)
+    for command in (
+        body(conditions=meant),
+        body(producer=("p", 1, 4), conditions=meant),
+        body(content_type="image/png", conditions=meant),
+        AppendCommand(None, closes=True, conditions=meant),
+    ):
+        assert answer(busy(), command) == OtherLife()
+    assert answer(after(close()), body(conditions=meant)) == OtherLife()
+    assert isinstance(answer(busy(), body(conditions=only_at(6, life=1))), Appended)
+
+
 # --- the order of the checks ---
 
 KNOWN: Producer = ("p", 1, 4)
@@ -144,7 +199,7 @@ def test_missing_content_type_does_not_match() -> None:
 
 @pytest.mark.parametrize("given", ["m", "a", "M", "", "lzzz"])
 def test_stream_seq_must_grow_bytewise(given: str) -> None:
-    assert answer(busy(), body(seq=given)) == SeqRegression("m", given)
+    assert answer(busy(), body(seq=given)) == SeqRegression("m", given, Position(6))
 
 
 @pytest.mark.parametrize("given", ["ma", "n", "m0", "z"])
@@ -158,7 +213,7 @@ def test_any_first_stream_seq_is_taken() -> None:
 
 def test_stream_seq_is_judged_before_the_body() -> None:
     command = AppendCommand(BROKEN, TEXT, seq="a")
-    assert answer(busy(), command) == SeqRegression("m", "a")
+    assert answer(busy(), command) == SeqRegression("m", "a", Position(6))
 
 
 def test_body_that_is_not_json_changes_nothing() -> None:
@@ -221,7 +276,7 @@ def test_second_append_of_a_batch_sees_the_first() -> None:
     )
     retry = draft.decide(body(b"ab", producer=("p", 0, 0), seq="1"))
     assert retry == Duplicate(Position(2), closed=False, epoch=0, seq=0)
-    assert draft.decide(body(b"c", seq="1")) == SeqRegression("1", "1")
+    assert draft.decide(body(b"c", seq="1")) == SeqRegression("1", "1", Position(2))
     assert draft.decide(body(b"c", producer=("p", 0, 2))) == SequenceGap(1, 2)
     assert draft.decide(body(b"c", producer=("p", 0, 1))) == Appended(
         Position(3), closed=False, epoch=0, seq=1

@@ -174,7 +174,6 @@ MALFORMED_OFFSETS = (
     "%D9%A0" * 16,
 )
 MALFORMED_NAMES = (
-    "",
     "a//b",
     "a/",
     "..",
@@ -244,8 +243,22 @@ def stateful() -> Iterator[tuple[str, Case]]:
     yield refused("ALREADY_EXISTS", 12, put("ttl", {**TEXT, "Stream-TTL": "61"}))
     for number, seq in enumerate(("b", "a", "B", "")[:3]):
         head = {**TEXT, "Stream-Seq": seq}
-        row = Case(post("seq", head), 409, "SEQUENCE_CONFLICT", members={"streamSeq": "b"})
+        end: dict[str, str | None] = {"Stream-Next-Offset": "1".zfill(16)}
+        row = Case(post("seq", head), 409, "SEQUENCE_CONFLICT", end, members={"streamSeq": "b"})
         yield f"sequence_conflict_{number}", row
+    for number, expected in enumerate((ZERO, "9" * 16, "-1")):
+        head = {**TEXT, "Stream-Expected-Offset": expected}
+        at_five: dict[str, str | None] = {"Stream-Next-Offset": FIVE}
+        yield f"offset_conflict_{number}", Case(post("text", head), 409, "OFFSET_CONFLICT", at_five)
+    for number, expected in enumerate(("", "now", "5", "x")):
+        head = {**TEXT, "Stream-Expected-Offset": expected}
+        yield refused("INVALID_OFFSET", 2000 + number, post("text", head))
+    other_life = {**TEXT, "Stream-Incarnation": "0" * 16}
+    for number, method in enumerate(("PUT", "POST", "DELETE", "GET", "HEAD")):
+        ask = (method, "text", other_life, b"more" if method == "POST" else b"")
+        yield refused("PRECONDITION_FAILED", 10 + number, ask)
+    yield refused("PRECONDITION_FAILED", 1, put("missing", other_life))
+    yield refused("PRECONDITION_FAILED", 2, get("text?offset=-1&incarnation=0"))
     types = {"expectedContentType": "text/plain", "actualContentType": "application/json"}
     row = Case(post("text", JSON, b"1"), 409, "CONTENT_TYPE_MISMATCH", members=types)
     yield "content_type_mismatch", row

@@ -213,7 +213,7 @@ class PlainModel:
             if refused is not None:
                 return refused
         if write.seq is not None and found.seq is not None and write.seq <= found.seq:
-            return out.SeqRegression(found.seq, write.seq)
+            return out.SeqRegression(found.seq, write.seq, Position(found.tail))
         if write.broken is not None:
             return write.broken
         found.messages += write.messages
