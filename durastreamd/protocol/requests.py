@@ -295,6 +295,7 @@ class ReadHead(NamedTuple):
     live: str | None
     cursor: str | None
     end: int | None = None
+    incarnation: str | None = None
 
 
 def read_head(query: str, headers: Headers) -> ReadHead:
@@ -316,7 +317,8 @@ def read_head(query: str, headers: Headers) -> ReadHead:
         # A browser's EventSource reconnects to the first URL; the id says where it really is.
         resumed = headers[b"last-event-id"].decode("latin-1")
         offset = resumed if offsets.parse(resumed) is not None else offset
-    return ReadHead(offset, live, found.get("cursor", [None])[0], _end_of(found, live))
+    cursor, life = found.get("cursor", [None])[0], found.get("incarnation", [None])[0]
+    return ReadHead(offset, live, cursor, _end_of(found, live), life)
 
 
 def _end_of(found: dict[str, list[str]], live: str | None) -> int | None:

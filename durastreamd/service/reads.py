@@ -93,7 +93,10 @@ class Reads:
         self._streams.touch(stream)
         start = self._reader.position_of(stream, head.offset)
         lasting = head.offset != offsets.NOW
-        sent = await self.send_page(exchange, stream, start, lasting=lasting, stop=head.end)
+        bound = head.incarnation is not None
+        sent = await self.send_page(
+            exchange, stream, start, lasting=lasting, stop=head.end, bound=bound
+        )
         self._counts.read_bytes[CATCH_UP] += sent
 
     async def send_page(
@@ -104,11 +107,13 @@ class Reads:
         *,
         lasting: bool,
         stop: int | None = None,
+        bound: bool = False,
         extra: Fields | None = None,
     ) -> int:
         """Answer with the page from ``start``, streamed from wherever its bytes are.
 
         ``lasting``: the URL means this very place later, too, so that a cache may keep the page.
+        ``bound``: and this very stream, even if its name is given to another one.
         Returns how many bytes of the stream were sent.
         """
         limit = self._limits.reads.page_bytes_max
@@ -120,7 +125,7 @@ class Reads:
             life = self._reader.life(stream)
             fields = [*typed(kind), next_offset(page.end), life, *(extra or ())]
             fixed = lasting and page.end == stop
-            fields.append(self._kept(page, lasting=lasting, fixed=fixed))
+            fields.append(self._kept(page, lasting=lasting, fixed=fixed, bound=bound))
             exchange.common = exchange.common.varying(self._vary)
             # What a cache may keep for ever must not say how far the stream was at the time.
             if page.up_to_date and not fixed:
@@ -144,13 +149,13 @@ class Reads:
                 await self._send_plain(exchange, stream, view, page, fields)
             return page.end - page.start
 
-    def _kept(self, page: Page, *, lasting: bool, fixed: bool) -> tuple[bytes, bytes]:
+    def _kept(self, page: Page, *, lasting: bool, fixed: bool, bound: bool) -> tuple[bytes, bytes]:
         """Return for how long a cache may keep a page."""
         if not lasting:
             return NOT_CACHED
-        if fixed:
+        if fixed and bound:
             return self._for_ever  # from a fixed start to a fixed end: these bytes never change
-        if page.start == page.end and not page.final:
+        if not fixed and page.start == page.end and not page.final:
             # Nothing but where the end is: the next append moves it, a closure makes it final.
             return self._checked
         return self._cached

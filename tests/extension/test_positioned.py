@@ -87,14 +87,32 @@ async def test_json_ranges_are_arrays_of_whole_values(site: Site, url: str) -> N
 
 async def test_a_fixed_range_is_immutable_and_others_are_not(site: Site, url: str) -> None:
     await furnish(site, url)
-    fixed = await site.raw("GET", f"{url}?offset={token(0)}&end={token(8)}")
+    life = f"incarnation={(await site.raw('HEAD', url))['Stream-Incarnation']}"
+    fixed = await site.raw("GET", f"{url}?offset={token(0)}&end={token(8)}&{life}")
     assert fixed["Cache-Control"] == IMMUTABLE
     for query in ("offset=-1", f"offset={token(4)}", f"offset=-1&end={token(99)}", "offset=now"):
-        reply = await site.raw("GET", f"{url}?{query}")
+        reply = await site.raw("GET", f"{url}?{query}&{life}")
         assert "immutable" not in reply["Cache-Control"], query
     tag = {"If-None-Match": fixed["ETag"]}
-    again = await site.raw("GET", f"{url}?offset={token(0)}&end={token(8)}", tag)
+    again = await site.raw("GET", f"{url}?offset={token(0)}&end={token(8)}&{life}", tag)
     assert (again.status, again["Cache-Control"]) == (304, IMMUTABLE)
+
+
+async def test_a_url_that_may_come_to_mean_another_stream_is_kept_for_a_minute(
+    site: Site, url: str
+) -> None:
+    await furnish(site, url)
+    query = f"offset={token(0)}&end={token(8)}"
+    old = await site.raw("GET", f"{url}?{query}")
+    assert old["Cache-Control"] == "public, max-age=60, stale-while-revalidate=300"
+    bound = f"{query}&incarnation={old['Stream-Incarnation']}"
+    assert (await site.raw("DELETE", url)).status == 204
+    await make(site, url, TEXT, b"AAAA", b"BBBB")
+    asked = {"If-None-Match": old["ETag"]}
+    new = await site.raw("GET", f"{url}?{query}", asked)
+    assert (new.status, new.body) == (200, b"AAAABBBB")
+    refused = await site.raw("GET", f"{url}?{bound}", asked)
+    assert (refused.status, refused["Cache-Control"]) == (412, "no-store")
 
 
 async def test_a_page_that_stops_short_of_its_end_is_not_immutable() -> None:
@@ -155,7 +173,8 @@ async def test_lines_of_an_empty_or_caught_up_stream_are_none(site: Site, url: s
 
 async def test_lines_respect_offset_end_and_have_a_tag_of_their_own(site: Site, url: str) -> None:
     await make(site, url, JSON, b"[1,2,3]")
-    query = f"{url}?offset={token(3)}&end={token(6)}"
+    life = (await site.raw("HEAD", url))["Stream-Incarnation"]
+    query = f"{url}?offset={token(3)}&end={token(6)}&incarnation={life}"
     lines, array = await site.raw("GET", query, LINES), await site.raw("GET", query)
     assert (lines.body, array.body) == (b"2\n", b"[2]")
     assert lines["ETag"] != array["ETag"]
@@ -211,7 +230,8 @@ async def test_messages_that_are_not_json_come_apart_on_request(piece: int) -> N
 
 async def test_frames_respect_offset_and_end_and_vary(site: Site, url: str) -> None:
     await furnish(site, url)
-    query = f"{url}?offset={token(4)}&end={token(8)}"
+    life = (await site.raw("HEAD", url))["Stream-Incarnation"]
+    query = f"{url}?offset={token(4)}&end={token(8)}&incarnation={life}"
     framed, plain = await site.raw("GET", query, FRAMED), await site.raw("GET", query)
     assert (unframed(framed.body), plain.body) == ([b"bbbb"], b"bbbb")
     assert framed["ETag"] != plain["ETag"]
