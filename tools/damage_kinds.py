@@ -248,17 +248,35 @@ def _shard(root: Path, rng: random.Random) -> Hurt:
     return Hurt(hurt)
 
 
+def _both(segment: Change, index: Change) -> Callable[[Path, random.Random], Hurt]:
+    """A segment and its own index: nothing is left that would say which bytes are right."""
+
+    def do(root: Path, rng: random.Random) -> Hurt:
+        path = rng.choice(_large(_files(root, ".log")))
+        segment(path, rng)
+        index(path.with_suffix(".idx"), rng)
+        return Hurt(frozenset((_stream_of(path),)))
+
+    return do
+
+
 def _many(root: Path, rng: random.Random) -> Hurt:
-    """Never a segment and its own index: bytes that neither vouches for are taken on trust."""
     hurt = set()
     for path in rng.sample(_large(_files(root, ".log")), 6):
         rng.choice([_flip(0.5), _zero, _cut(0.5)])(path, rng)
         hurt.add(_stream_of(path))
-    others = [path for path in _large(_files(root, ".idx")) if _stream_of(path) not in hurt]
-    for path in rng.sample(others, 6):
+    for path in rng.sample(_large(_files(root, ".idx")), 6):
         rng.choice([_flip(0.5), _garbage, _cut(0.5)])(path, rng)
         hurt.add(_stream_of(path))
     return Hurt(frozenset(hurt))
+
+
+def _all_pairs(root: Path, rng: random.Random) -> Hurt:
+    paths = _files(root, ".log")
+    for path in paths:
+        _flip(rng.random())(path, rng)
+        path.with_suffix(".idx").unlink()
+    return Hurt(frozenset(map(_stream_of, paths)))
 
 
 # --- to what all streams share ---
@@ -304,6 +322,10 @@ def kinds() -> Iterator[Kind]:
     yield Kind("all .idx of a stream removed", _all_of_one(".idx"))
     yield Kind("all .idx removed", _all_indexes)
     yield Kind("files of a source of forks cut", _source_of_forks)
+    yield Kind(".log and its .idx: a bit flipped in each", _both(_flip(0.5), _flip(0.5)))
+    yield Kind(".log flipped, its .idx removed", _both(_flip(0.5), _remove))
+    yield Kind(".log with a page of zeros, its .idx cut", _both(_zero, _cut(0.5)))
+    yield Kind("every .log flipped, every .idx removed", _all_pairs)
     yield Kind("twelve files hurt", _many)
     yield Kind("stream directory: removed", _home(lambda home, _: shutil.rmtree(home)))
     yield Kind("stream directory: emptied", _home(_home_emptied))

@@ -11,6 +11,9 @@ of the same damage is repaired, verified, planned again and served. Five figures
     unclean          a repair that fails, or leaves findings, or something for the next repair to do
     tracebacks       in the log of a server or from dsadmin
 
+Bytes that nothing proves are dropped. With ``--unproven take`` they are served, and where a segment
+is hurt together with its index "wrong after" is what the manual warns of.
+
 What the disk does not hand out (EACCES, EIO) is neither lost nor proven: there a repair may end
 with 74 or 77, and verify says so again; what is repaired without it is held to the same figures.
 
@@ -39,7 +42,7 @@ import durastreamd.cli
 from durastreamd.admin.carry import backup, exporting, importing  # noqa: F401  # children need not
 from durastreamd.admin.look import verify  # noqa: F401
 from durastreamd.admin.mend import repair  # noqa: F401
-from durastreamd.offline.repair.losses import SIDES
+from durastreamd.offline.repair.losses import DROP, PROOFLESS, SIDES
 from durastreamd.storage.disk import RealDisk
 from tools.damage_kinds import Hurt, Kind, kinds
 from tools.damage_truth import JSON, PATH, PATIENCE_S, Client, Maker, Truth, make_end, make_streams
@@ -287,7 +290,7 @@ class Table:
         shutil.copytree(source, copy, symlinks=True)
         return copy
 
-    def run(self, kind: Kind, keeps: Sequence[str]) -> Iterator[Case]:
+    def run(self, kind: Kind, keeps: Sequence[str], unproven: str) -> Iterator[Case]:
         """Damage a copy, serve it, and repair it in each way."""
         wrong, told, log = 0, list[str](), self._home / "before.log"
         log.unlink(missing_ok=True)
@@ -304,7 +307,8 @@ class Table:
             told.append(f"the server did not start: {server.status}")
         raised = _tracebacks(log)
         for keep in keeps:
-            yield self._repaired(kind, keep, (wrong, raised), told)
+            chosen = ("--keep", keep, "--unproven", unproven)
+            yield self._repaired(kind, chosen, (wrong, raised), told)
 
     def _damage(self, kind: Kind) -> tuple[Path, Hurt]:
         copy = self._copy(self._base, "damaged")
@@ -330,12 +334,14 @@ class Table:
         tails = [one for one in (truth, *truth.sources) if one.flushed < len(one.messages)]
         return hurt.journal and bool(tails)
 
-    def _repaired(self, kind: Kind, keep: str, before: tuple[int, int], told: list[str]) -> Case:
+    def _repaired(
+        self, kind: Kind, chosen: Sequence[str], before: tuple[int, int], told: list[str]
+    ) -> Case:
         log = self._home / "after.log"
         log.unlink(missing_ok=True)
         copy, hurt = self._damage(kind)
         told = list(told)
-        statuses, unclean = self._mend(copy, log, hurt, keep, told)
+        statuses, unclean = self._mend(copy, log, hurt, chosen, told)
         wrong = altered = 0
         server = Server(copy, log, hurt)
         if server.port:
@@ -353,16 +359,17 @@ class Table:
             unclean += 1
             told.append(f"the server does not start after the repair: {server.status}")
         raised = before[1] + _tracebacks(log)
-        return Case(kind.name, keep, (before[0], wrong, altered, unclean, raised), told, statuses)
+        figures = (before[0], wrong, altered, unclean, raised)
+        return Case(kind.name, chosen[1], figures, told, statuses)
 
     def _mend(
-        self, copy: Path, log: Path, hurt: Hurt, keep: str, told: list[str]
+        self, copy: Path, log: Path, hurt: Hurt, chosen: Sequence[str], told: list[str]
     ) -> tuple[str, int]:
         """Repair, verify and plan again; return the statuses and how much was not as it must be."""
         found = [dsadmin(copy, log, hurt, "verify", "--deep")]
-        found.append(dsadmin(copy, log, hurt, "repair", "--apply", "--yes", "--keep", keep))
+        found.append(dsadmin(copy, log, hurt, "repair", "--apply", "--yes", *chosen))
         found.append(dsadmin(copy, log, hurt, "verify", "--deep"))
-        found.append(dsadmin(copy, log, hurt, "repair", "--keep", keep))
+        found.append(dsadmin(copy, log, hurt, "repair", *chosen))
         statuses = [status for status, _ in found]
         good = statuses[1:] == [0, 0, 0]
         if hurt.unreadable and statuses[1] in (74, 77):
@@ -383,21 +390,24 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kinds whose names hold this text")
     parser.add_argument("--every", type=int, default=1, help="only each so-manieth kind")
     parser.add_argument("--keep", nargs="*", default=list(SIDES), help="which choices of a repair")
+    parser.add_argument("--unproven", choices=PROOFLESS, default=DROP, help="as of a repair")
     parser.add_argument("--dir", help="where to work; a temporary directory by default")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.dir) as home:
         wanted = [kind for kind in kinds() if chosen.only in kind.name]
-        return report(Table(Path(home)), wanted[:: chosen.every], chosen.keep)
+        table = Table(Path(home))
+        return report(table, wanted[:: chosen.every], chosen.keep, chosen.unproven)
 
 
-def report(table: Table, wanted: list[Kind], keeps: list[str]) -> int:
+def report(table: Table, wanted: list[Kind], keeps: list[str], unproven: str) -> int:
     """Print a row for each kind and choice, and the sums."""
-    print(f"{len(table.truths)} streams, {len(wanted)} kinds, keep {', '.join(keeps)}\n")
+    chosen = f"--keep {', '.join(keeps)}; --unproven {unproven}"
+    print(f"{len(table.truths)} streams, {len(wanted)} kinds; {chosen}\n")
     print("| damage | keep | " + " | ".join(FIGURES) + " | verify, repair, verify, plan |")
     print("|---|---|" + "---|" * (len(FIGURES) + 1))
     sums, rows = [0] * len(FIGURES), 0
     for kind in wanted:
-        for case in table.run(kind, keeps):
+        for case in table.run(kind, keeps, unproven):
             figures = " | ".join(map(str, case.figures))
             print(f"| {case.kind} | {case.keep} | {figures} | {case.statuses} |", flush=True)
             for line in case.told if any(case.figures) else ():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from durastreamd.kit import show
 from durastreamd.kit.console import Console
 from durastreamd.kit.show import counted
 from durastreamd.kit.status import CORRUPT, FOUND, IO_ERROR, OK
@@ -27,7 +28,7 @@ def report(findings: list[Finding], checked: str, console: Console) -> None:
         if console.as_json:
             console.record(finding.members())
         else:
-            console.line(str(finding))
+            console.line(show.name(str(finding)))
     damage = sum(not finding.harmless for finding in findings)
     if damage:
         found = counted(damage, "finding")

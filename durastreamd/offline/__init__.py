@@ -7,6 +7,7 @@ files went meanwhile; ``names`` finds the stream a user means.
 ``segments`` checks one segment with its index (in ``workers``, on every core; ``folding`` makes a
 stream of what its records say), ``verification`` joins them into ``findings``.
 ``repair`` makes a ``plan`` of what can be saved (``salvage`` per stream, made of ``pieces``;
+``witnesses`` has what hurt entries still prove, ``filling`` makes records of bytes without theirs;
 ``losses`` says what a lost range means, ``settling`` judges all streams by it,
 ``layout`` lays out the new files, ``left`` has the streams that cannot be judged and are left
 alone) and carries it out (``apply``), so that a kill at any step is finished by the next repair.

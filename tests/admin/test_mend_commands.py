@@ -238,10 +238,11 @@ def test_the_daemon_starts_after_the_repair(
     HARM[kind](data)
     before = tree(data)
     assert run("--data-dir", data, "verify", "--deep").status == CORRUPT
-    plan = run("--data-dir", data, "repair")
+    chosen = ("--unproven", "take")
+    plan = run("--data-dir", data, "repair", *chosen)
     assert plan.status == CORRUPT
     assert tree(data) == before
-    done = run("--data-dir", data, "repair", "--apply", "--yes")
+    done = run("--data-dir", data, "repair", "--apply", "--yes", *chosen)
     assert done.status == OK, done.err
     assert done.lines[: len(plan.lines)] == plan.lines
     again = run("--data-dir", data, "repair", "--apply", "--yes")
@@ -353,7 +354,9 @@ def test_reindex_writes_indexes_again_and_nothing_is_lost(data: Path) -> None:
     assert (nothing.status, nothing.lines) == (OK, [])
     first_segment(data).with_suffix(".idx").unlink()
     assert run("--data-dir", data, "reindex").status == CORRUPT
-    result = run("--data-dir", data, "reindex", "--apply", "--yes")
+    asked = run("--data-dir", data, "reindex", "--apply", "--yes")
+    assert asked.status == USAGE, "no entry vouches for the bytes any more"
+    result = run("--data-dir", data, "reindex", "--apply", "--yes", "--unproven", "take")
     assert result.status == OK, result.err
     assert run("--data-dir", data, "verify", "--deep").status == OK
     assert run("--data-dir", data, "cat", "/orders/1").out == expected
@@ -363,6 +366,38 @@ def test_reindex_writes_indexes_again_and_nothing_is_lost(data: Path) -> None:
     assert run("--data-dir", data, "verify", "--deep").status == OK
     flip(first_segment(data), 300)
     assert run("--data-dir", data, "reindex", "/orders/1").status == CORRUPT
+
+
+def test_bytes_that_nothing_proves_wait_for_a_word(data: Path) -> None:
+    """The plan says what each word keeps; without one nothing is changed."""
+    expected = run("--data-dir", data, "cat", "/orders/1").out
+    first_segment(data).with_suffix(".idx").unlink()
+    before = tree(data)
+    plan = run("--data-dir", data, "repair")
+    assert plan.status == CORRUPT
+    assert "2 for you to decide" in plan.lines[0]
+    assert any("/orders/1: " in line and " are proven" in line for line in plan.lines)
+    assert any("without proof, its checksums are lost: " in line for line in plan.lines)
+    for line in [line for line in plan.lines if "--unproven" in line]:
+        assert line.startswith("  otherwise: --unproven /orders/1=take keeps ")
+    assert "nothing is lost" not in plan.text
+    assert "before --apply, 1 stream has bytes that nothing proves" in plan.err
+    refused = run("--data-dir", data, "repair", "--apply", "--yes")
+    assert refused.status == USAGE
+    assert "--unproven drop" in refused.err
+    assert tree(data) == before
+    assert run("--data-dir", data, "repair", "--unproven", "keep").status == USAGE
+    affected = json.loads(run("--json", "--data-dir", data, "repair").text)["affected"]
+    (one,) = [one for one in affected if one["stream"] == "/orders/1"]
+    assert one["outcome"] == "undecided"
+    assert one["without_proof"]
+    assert one["if_taken"] == [0, one["bytes_before"]]
+    taken = run("--data-dir", data, "repair", "--apply", "--yes", "--unproven", "orders/1=take")
+    assert taken.status == OK, taken.err
+    assert "taken without proof" in taken.text
+    assert run("--data-dir", data, "cat", "/orders/1").out == expected
+    manifest = json.loads((data / "quarantine/repair-0001/manifest.json").read_text())
+    assert manifest["unproven"]["/orders/1"] == one["without_proof"]
 
 
 def test_gc_removes_what_nothing_refers_to_and_only_that(data: Path) -> None:

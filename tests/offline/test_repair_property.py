@@ -4,7 +4,7 @@ import random
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from durastreamd.offline.repair.losses import SIDES, Keep
+from durastreamd.offline.repair.losses import PROOFLESS, SIDES, Keep
 from durastreamd.offline.repair.plan import Plan
 from tests.support.damage import (
     KINDS,
@@ -48,7 +48,7 @@ def check_served(
             if not any(low <= position < high for low, high in unproven):
                 assert was.byte(position) == now.byte(position), (key, position)
         if records_whole and silent(plan):
-            named = losses_of(plan, name, "lost", "no longer served")
+            named = losses_of(plan, name, "lost", "no longer served", "without proof")
             for position in range(was.floor, was.tail):
                 served = now.floor <= position < now.tail
                 assert served or any(low <= position < high for low, high in named), (key, position)
@@ -87,11 +87,18 @@ def check_nothing_lost_that_verifies(disk: MovingDisk, plan: Plan, after: dict[s
             assert not touched, f"record {frame.lsn} verifies and was called lost"
 
 
-def chosen(disk: MovingDisk, rng: random.Random, side: str) -> Keep:
+def chosen(disk: MovingDisk, rng: random.Random, side: str, proofless: str) -> Keep:
     """Return a choice for all streams, and another for some of those that have one."""
-    named = [told.stream for told in planned(disk).affected if told.instead]
+    plan = planned(disk)
+    named = [told.stream for told in plan.affected if told.instead]
     some = rng.sample(named, min(len(named), rng.randrange(3)))
-    return Keep(side, {name: rng.choice(SIDES) for name in some})
+    doubted = rng.sample(plan.undecided, min(len(plan.undecided), rng.randrange(3)))
+    return Keep(
+        side,
+        {name: rng.choice(SIDES) for name in some},
+        proofless,
+        {name: rng.choice(PROOFLESS) for name in doubted},
+    )
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -100,9 +107,10 @@ def chosen(disk: MovingDisk, rng: random.Random, side: str) -> Keep:
     steps=st.integers(1, 60),
     kinds=st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
     side=st.sampled_from(SIDES),
+    proofless=st.sampled_from(PROOFLESS),
 )
 def test_any_damage_is_found_named_and_mended(
-    seed: int, steps: int, kinds: list[str], side: str
+    seed: int, steps: int, kinds: list[str], side: str, proofless: str
 ) -> None:
     world = random_world(seed, steps)
     before = shown(dump(world.engine))
@@ -115,7 +123,8 @@ def test_any_damage_is_found_named_and_mended(
     planned(disk)
     assert disk.files() == damaged, "looking changes nothing"
     twin = moving(disk)
-    plan = repaired(disk, keep=chosen(disk, rng, side))
+    plan = repaired(disk, keep=chosen(disk, rng, side, proofless))
+    assert not plan.undecided
     kept = disk.files()
     originals = set(kept.values())
     for path, data in damaged.items():

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 from durastreamd.offline.repair.apply import Repair
+from durastreamd.offline.repair.losses import TAKE, Keep
 from durastreamd.offline.repair.plan import Plan, make_plan
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.verification import Scope, examine, in_turn, verify
@@ -100,8 +101,13 @@ def planned(disk: MovingDisk, **options: object) -> Plan:
 
 
 def repaired(disk: MovingDisk, **options: object) -> Plan:
-    """Repair a directory: plan, carry out, and check that nothing is left to do."""
+    """Repair a directory: plan, carry out, and check that nothing is left to do.
+
+    Bytes without proof are taken where nothing else is said.
+    """
+    options.setdefault("keep", Keep(unproven=TAKE))
     plan = planned(disk, **options)
+    assert not plan.undecided or not options["keep"].unproven  # type: ignore[attr-defined]
     if not plan.empty:
         with Repair(disk) as repair:
             repair.apply(plan)

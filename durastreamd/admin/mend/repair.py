@@ -8,14 +8,14 @@ import os
 import shlex
 
 from durastreamd.admin.findings import status_of
-from durastreamd.admin.mend.plans import tell
+from durastreamd.admin.mend.plans import tell, undecided
 from durastreamd.admin.place import confirm, disk_of, root_of
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, FOUND, IO_ERROR, LOCKED, OK, USAGE
 from durastreamd.offline.opening import in_use
 from durastreamd.offline.repair.apply import Repair, mark_of
-from durastreamd.offline.repair.losses import SIDES, Keep
+from durastreamd.offline.repair.losses import PROOFLESS, SIDES, TAKE, Keep
 from durastreamd.offline.repair.plan import Plan, make_plan
 from durastreamd.offline.verify.census import stream_in
 from durastreamd.offline.verify.verification import Examination, Scope, examine
@@ -39,17 +39,29 @@ def _add_repair(parser: argparse.ArgumentParser) -> None:
         metavar="[STREAM=]SIDE",
         help="which side of a loss is served: larger (the default), older or newer; repeatable",
     )
+    _add_unproven(parser)
     parser.add_argument("--undo", metavar="REPAIR", help="take a repair back")
+
+
+def _add_unproven(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--unproven",
+        action="append",
+        default=[],
+        metavar="[STREAM=]DEED",
+        help="what to do with bytes whose checksums are lost: take or drop; repeatable",
+    )
 
 
 def _add_reindex(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("streams", metavar="STREAM", nargs="*", help="default: those with a fault")
     _add_apply(parser)
+    _add_unproven(parser)
 
 
 def _run_repair(args: argparse.Namespace, console: Console) -> int:
     disk = disk_of(args)
-    keep = _keep_of(args.keep)
+    keep = _keep_of(args)
     if args.undo is not None:
         return _undo(disk, args, console)
     if not args.apply:
@@ -77,7 +89,7 @@ def _show(disk: RealDisk, args: argparse.Namespace, keep: Keep, console: Console
     if plan.empty:
         console.note("nothing can be repaired" if plan.left else "nothing to repair")
         return IO_ERROR if plan.left else OK
-    console.note("nothing was changed; --apply carries this out")
+    _nothing_changed(plan, console)
     return status_of(plan.findings) or FOUND
 
 
@@ -88,7 +100,7 @@ def _run_reindex(args: argparse.Namespace, console: Console) -> int:
         plan = _reindex_plan(disk, args, console)
         tell(plan, root_of(args), console, verbose=args.verbose)
         if not plan.empty:
-            console.note("nothing was changed; --apply carries this out")
+            _nothing_changed(plan, console)
         return OK if plan.empty else status_of(plan.findings)
     confirm(args, "write indexes anew")
     with Repair(disk) as repair:
@@ -107,11 +119,23 @@ def _reindex_plan(disk: RealDisk, args: argparse.Namespace, console: Console) ->
     if not wanted:
         console.note("every index is whole; name a stream to have its indexes written again")
         return Plan(seen.findings)
-    plan = make_plan(disk, seen, make_uuid=os.urandom(16), rebuild=frozenset(wanted))
-    if plan.losses:
+    unproven, named = _choice("--unproven", args.unproven, (TAKE,))
+    plan = make_plan(
+        disk,
+        seen,
+        make_uuid=os.urandom(16),
+        keep=Keep(unproven=unproven, unproven_named=named),
+        rebuild=frozenset(wanted),
+    )
+    if any(loss["what"] != "without proof" for loss in plan.losses):
         text = "more than indexes is damaged; `dsadmin repair` says what can be done"
         raise CommandError(CORRUPT, text)
     return plan
+
+
+def _nothing_changed(plan: Plan, console: Console) -> None:
+    what = f"before --apply, {undecided(plan)}" if plan.undecided else "--apply carries this out"
+    console.note(f"nothing was changed; {what}")
 
 
 def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Console) -> int:
@@ -119,6 +143,8 @@ def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Co
     if plan.empty:
         console.note("nothing can be repaired" if plan.left else "nothing to repair")
         return IO_ERROR if plan.left else OK
+    if plan.undecided:
+        raise CommandError(USAGE, f"nothing was changed; {undecided(plan)}")
     name = repair.apply(plan)
     root = shlex.quote(str(root_of(args)))
     undo = f"dsadmin --data-dir {root} repair --undo {name} --apply --yes"
@@ -130,20 +156,27 @@ def _carry_out(repair: Repair, plan: Plan, args: argparse.Namespace, console: Co
     return IO_ERROR if plan.left else OK
 
 
-def _keep_of(said: list[str]) -> Keep:
-    """Return which side of a loss is kept: what was said last counts, of all and of each stream."""
-    side = SIDES[0]
+def _keep_of(args: argparse.Namespace) -> Keep:
+    """Return what was chosen of a loss: what was said last counts, of all and of each stream."""
+    side, named = _choice("--keep", args.keep, SIDES)
+    unproven, of_some = _choice("--unproven", args.unproven, PROOFLESS)
+    return Keep(side or SIDES[0], named, unproven, of_some)
+
+
+def _choice(option: str, said: list[str], words: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    chosen = ""
     named: dict[str, str] = {}
     for text in said:
         name, _, wanted = text.rpartition("=")
-        if wanted not in SIDES:
-            told = f"--keep takes {', '.join(SIDES[:-1])} or {SIDES[-1]}, or STREAM= and one of "
-            raise CommandError(USAGE, f"{told}them, not {text!r}")
+        if wanted not in words:
+            among = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+            told = f"{option} takes {among}, for all streams or after STREAM="
+            raise CommandError(USAGE, f"{told}, not {text!r}")
         if name:
             named[name] = wanted
         else:
-            side = wanted
-    return Keep(side, named)
+            chosen = wanted
+    return chosen, named
 
 
 def _undo(disk: RealDisk, args: argparse.Namespace, console: Console) -> int:

@@ -26,7 +26,7 @@ from typing import Self
 from durastreamd.errors import DataDirectoryError
 from durastreamd.offline.repair.layout import FileRange, NewFile
 from durastreamd.offline.repair.plan import Plan
-from durastreamd.offline.verify.census import take_census
+from durastreamd.offline.verify.census import Ranges, take_census
 from durastreamd.offline.verify.verification import survey
 from durastreamd.storage import datadir, format as fmt
 from durastreamd.storage.checksum import digest
@@ -63,6 +63,8 @@ class RepairManifest:
     streams: list[int] = field(default_factory=list)
     buckets: list[str] = field(default_factory=list)
     extensions: list[str] = field(default_factory=list)
+    # What is served though nothing proves it, because the operator said so.
+    unproven: dict[str, Ranges] = field(default_factory=dict)
 
 
 class Repair:
@@ -125,6 +127,7 @@ class Repair:
             plan.ids,
             plan.buckets,
             plan.extensions,
+            {told.stream: told.unproven for told in plan.affected if told.unproven},
         )
         _write(disk, f"{home}/manifest.json", _dumped(manifest))
         for directory in (f"{home}/new", f"{home}/old", home, fmt.QUARANTINE_DIR):

@@ -8,6 +8,11 @@ is the operator's choice, for all streams or for one:
     older    the first run: the stream begins as it did, and its tail is cut back to the loss
     newer    the last run: the floor rises to the end of the loss, every offset keeps its meaning
 
+Bytes that are at hand without any proof (their checksums are lost) are no loss and no part of a run
+either, until the operator has said what becomes of them, for all streams or for one: ``take`` has
+them served, ``drop`` leaves them in quarantine and treats their range as lost. There is no default:
+one may serve wrong bytes, the other may give up good ones.
+
 Readers from below a raised floor are told 410, reason ``DATA_LOST``. Where no run is left the
 stream is empty at its old tail, or at its snapshot.
 
@@ -27,21 +32,26 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.offline.verify.census import Ranges, joined, without
 
 SIDES = ("larger", "older", "newer")
+TAKE, DROP = PROOFLESS = ("take", "drop")
 Run = tuple[int, int]
 
 
 class Keep(NamedTuple):
-    """Which side of a loss is kept: of every stream, and of those the operator named."""
+    """Which side of a loss is kept: of every stream, and of those the operator named.
+
+    And in the same way what becomes of bytes without proof; "" where nothing was said.
+    """
 
     side: str = "larger"
     named: Mapping[str, str] = {}
+    unproven: str = ""
+    unproven_named: Mapping[str, str] = {}
 
 
 class Verdict(NamedTuple):
     """A stream's new extent, what goes, and what the other choices would keep."""
 
     served: Run
-    destroyed: Ranges
     given_up: Ranges  # whole, but served no longer
     instead: dict[str, Run]
 
@@ -62,13 +72,21 @@ def lost_of(lineage: Lineage, covered: Mapping[int, Ranges], stream: Stream) -> 
     return joined(lost)
 
 
-def judge(stream: Stream, lost: Ranges, destroyed: Ranges, side: str) -> Verdict:
-    """Decide what a stream is served as that has lost something."""
+def judge(stream: Stream, lost: Ranges, unserved: Ranges, side: str) -> Verdict:
+    """Decide what a stream is served as that has lost something.
+
+    ``unserved`` is what goes for another reason than that it stands on the wrong side.
+    """
     choices = _choices(stream, lost)
     served = choices[side]
-    given_up = without([(stream.floor, stream.tail)], [*destroyed, served])
+    given_up = without([(stream.floor, stream.tail)], [*unserved, served])
     instead = {name: run for name, run in choices.items() if run != served and run[0] < run[1]}
-    return Verdict(served, destroyed, given_up, instead)
+    return Verdict(served, given_up, instead)
+
+
+def kept_of(stream: Stream, lost: Ranges, side: str) -> Run:
+    """Return what a stream would be served as."""
+    return _choices(stream, lost)[side] if lost else (stream.floor, stream.tail)
 
 
 def _choices(stream: Stream, lost: Ranges) -> dict[str, Run]:

@@ -4,11 +4,11 @@ Frames that a recovery set aside are in ``quarantine/<id>@<lsn>.frames``, record
 stream. Their checksums are bound to a journal file that is gone. They verified when they were put
 there; what can still be checked is: whose they are, where they start, and the bytes they carry.
 
-Bytes of a segment whose index entries are lost are *unproven*: they are taken apart into messages
-again, as far as that can be told from them.
+Bytes of a segment whose index entries are lost are taken apart into messages again, as far as that
+can be told from them (``filling``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +22,10 @@ from durastreamd.storage.disk import Disk, read_file
 
 # Records made up for bytes without an index hold about this much, as large batches do.
 RECORD_BYTES = 1024 * 1024
+
+
+# Where a record begins in some bytes, its size, and its messages: their number, or their lengths.
+Messages = tuple[int, int, int | list[int]]
 
 
 class Piece(NamedTuple):
@@ -43,6 +47,15 @@ class Piece(NamedTuple):
         """Return how many messages the stream has after it."""
         added = self.record.count if isinstance(self.record, Append | Create) else 0
         return self.frame.ordinal + added
+
+
+class SegmentBytes(NamedTuple):
+    """A segment file that bytes are taken from: those of [base, end), read (size, position)."""
+
+    path: str
+    base: int
+    end: int
+    read: Callable[[int, int], bytes]
 
 
 # --- set aside ---
@@ -80,13 +93,11 @@ def _pieces_of(path: str, raw: bytes, stream: int) -> list[Piece]:
     return pieces
 
 
-# --- unproven ---
+# --- taken apart ---
 
 
-def messages_of(
-    data: bytes, *, json: bool, count: int
-) -> Iterator[tuple[int, int, int | list[int]]]:
-    """Yield records (start, size, messages) for bytes that held ``count`` messages.
+def messages_of(data: bytes, *, json: bool, count: int) -> Iterator[Messages]:
+    """Yield records for bytes that held ``count`` messages.
 
     JSON messages are counted; the lengths of others are made up, unless there was only one.
     """

@@ -7,7 +7,8 @@ Rules
 3. Everything that the journal has is brought into streams' files, as a start of the server would;
    then a new catalogue holds every row, and a new journal goes on after the highest lsn ever seen.
    So lost frames leave no gap that a recovery would stumble over.
-4. A lost range is never served: see ``losses``. It is named in the plan with its stream.
+4. A lost range is never served: see ``losses``. It is named in the plan with its stream. Nor are
+   bytes that nothing proves, unless the operator says so.
 5. Producers keep the highest epoch and sequence number that anything knows of them, so a retry of
    what was acknowledged is still recognised, even where its bytes are lost.
 6. A stream whose name is lost with its create record is served as ``/lost-and-found/<id>``.
@@ -20,6 +21,7 @@ it ended; empty buckets are lost then, and a deletion of the last seconds may be
 import itertools
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from durastreamd.engine.view import blob_of
@@ -32,7 +34,7 @@ from durastreamd.offline.repair.left import leave, unreadable
 from durastreamd.offline.repair.losses import Keep
 from durastreamd.offline.repair.pieces import Piece, frames_aside
 from durastreamd.offline.repair.salvage import Salvage, Strays, Traces, salvage
-from durastreamd.offline.repair.settling import Affected, Settling
+from durastreamd.offline.repair.settling import Affected, Chosen, Settling
 from durastreamd.offline.verify.census import Census, Ranges, Readers
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import record_of
@@ -78,6 +80,11 @@ class Plan:
     buckets: list[str] = field(default_factory=list)
     uuid: bytes = b""
     extensions: list[str] = field(default_factory=list)  # of the format, in use
+
+    @property
+    def undecided(self) -> list[str]:
+        """Return the streams with bytes without proof of which nobody has said what to do."""
+        return sorted({told.doubtful_of for told in self.affected if told.undecided})
 
     @property
     def empty(self) -> bool:
@@ -290,21 +297,23 @@ class _Planning:
         settling = Settling(
             self._disk, self._found, self._streams, self._salvaged, self._change, self._left.keys()
         )
-        by_key = {state.key: state for state in self._streams.values()}
-        named = {
-            stream_named(by_key, self._streams, name).id: side
-            for name, side in self._keep.named.items()
-        }
-        self._plan.affected = settling.run(self._keep.side, named)
+        keep = self._keep
+        named, taken = self._by_id(keep.named), self._by_id(keep.unproven_named)
+        self._plan.affected = settling.run(Chosen(keep.side, named, keep.unproven, taken))
         self._plan.made += settling.made
         self._plan.streams = sum(not state.gone for state in self._streams.values())
         for told in self._plan.affected:
             self._tell(told.stream, "lost", told.lost)
             self._tell(told.stream, "no longer served", told.given_up)
+            self._tell(told.stream, "without proof", told.doubtful)
             if told.snapshot_lost:
                 self._plan.losses.append(
                     {"stream": told.stream, "what": "snapshot", "detail": told.snapshot_lost}
                 )
+
+    def _by_id(self, named: Mapping[str, str]) -> dict[int, str]:
+        by_key = {state.key: state for state in self._streams.values()}
+        return {stream_named(by_key, self._streams, n).id: said for n, said in named.items()}
 
     def _change(self, stream: int) -> None:
         """A stream that was left alone so far is to be laid out anew."""

@@ -3,22 +3,24 @@
 A record is in the journal, in an index, or in both; its bytes are in the journal or in a segment.
 Here all of them are put together: a record counts if its head verifies anywhere, its bytes count if
 their sum holds anywhere (in the right segment, in one that was put under another's name, in the
-journal, or among the frames a recovery set aside). Bytes of a segment whose entries are lost have
-no checksum left; they are taken *unproven*, and the plan says so: JSON if every message parses and
-the count fits, others as messages whose boundaries nobody knows any more. Bytes known to be bad are
-never taken.
+journal, or among the frames a recovery set aside). An entry that is hurt may prove bytes yet
+(``witnesses``). What is left of a segment then has no checksum: it is *doubtful*, and taken only if
+the operator says so (``filling``). Bytes known to be bad are never taken.
 
 Segments without a fault are left alone and stand here as blocks.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from durastreamd.errors import ReadFailedError
 from durastreamd.model.records import Append, Create, Delete, Record
 from durastreamd.model.stream_state import Detail, Stream
-from durastreamd.offline.repair.pieces import Piece, messages_of
+from durastreamd.offline.repair.filling import Filling
+from durastreamd.offline.repair.pieces import Piece, SegmentBytes
+from durastreamd.offline.repair.witnesses import Witnesses
 from durastreamd.offline.verify.census import Ranges, joined, without
 from durastreamd.offline.verify.findings import UNREADABLE
 from durastreamd.offline.verify.folding import advance, begin, detail_of, learn, record_of, state_of
@@ -33,15 +35,12 @@ from durastreamd.offline.verify.segments import (
 from durastreamd.offline.verify.survey import Catalogued, StreamFiles
 from durastreamd.protocol import content_type
 from durastreamd.storage import format as fmt
-from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.disk import Disk, read_file
-from durastreamd.storage.index import HEADER_BYTES, IndexFile, owner_of
+from durastreamd.storage.index import HEADER_BYTES, Entry, IndexFile, owner_of
 from durastreamd.storage.scan import Gap
 
 # A segment that begins like one of our own files is one of them under another's name.
 _OURS = (fmt.INDEX_MAGIC, fmt.JOURNAL_MAGIC, fmt.CATALOG_MAGIC, fmt.IDENTITY_MAGIC)
-
-_Between = tuple[tuple[int, int, int], tuple[int, int]]
 
 
 class Salvage:
@@ -52,7 +51,8 @@ class Salvage:
         self.detail = detail
         self.blocks: list[SegmentReport] = []
         self.pieces: list[Piece] = []
-        self.unproven: Ranges = []
+        self.doubtful: list[Piece] = []  # at hand, but nothing proves them; see ``take_doubtful``
+        self.unproven: Ranges = []  # of what is taken
         self.nameless = False
         self.forgotten: tuple[int, int] | None = None  # who wrote here as producer is not known
 
@@ -61,6 +61,17 @@ class Salvage:
         """Return which bytes survive."""
         held = [(block.base, block.end) for block in self.blocks]
         return joined(held + [(p.frame.start, p.end) for p in self.pieces if p.frame.size])
+
+    @property
+    def in_doubt(self) -> Ranges:
+        """Return which bytes are at hand, but without proof, and not taken."""
+        return joined([(piece.frame.start, piece.end) for piece in self.doubtful])
+
+    def take_doubtful(self) -> None:
+        """Take bytes that nothing proves: the operator has said so."""
+        self.unproven = self.in_doubt
+        self.pieces = sorted([*self.pieces, *self.doubtful], key=_place)
+        self.doubtful = []
 
 
 class Traces(NamedTuple):
@@ -100,6 +111,7 @@ class _Salvaging:
         self._bad: Ranges = []  # bytes known not to verify
         self._blocks: list[SegmentReport] = []
         self._extents: list[tuple[int, int, str]] = []  # broken segments: base, end, path
+        self._witnessed: list[fmt.StoredFrame] = []  # of hurt entries that prove their bytes
 
     def run(self) -> Salvage | None:
         traces = self._traces
@@ -165,13 +177,40 @@ class _Salvaging:
             return
         if owner_of(raw) not in (None, (stream, base)):
             return
-        for entry in IndexFile(stream, base).walk(raw).items(HEADER_BYTES):
+        file = IndexFile(stream, base)
+        entries = list(file.walk(raw).items(HEADER_BYTES))
+        yield from self._witnesses(file, raw, entries)
+        for entry in entries:
             if isinstance(entry, Gap):
                 continue
             if not entry.is_state:
                 yield entry.frame
             elif (state := state_of(entry.frame.header)) is not None and state[0].id == stream:
                 self._states.append(state)
+
+    def _witnesses(
+        self, file: IndexFile, raw: bytes, entries: list[Entry | Gap]
+    ) -> Iterator[fmt.StoredFrame]:
+        """Yield the records of hurt entries that can be put right; note what others prove."""
+        own = [extent for extent in self._extents if extent[0] == file.base]
+        gaps = [at for at, entry in enumerate(entries) if isinstance(entry, Gap)]
+        if not own or not gaps:
+            return
+        base, end, path = own[0]
+        handle = self._disk.open(path)
+        try:
+            segment = SegmentBytes(path, base, end, partial(read_or_nothing, self._disk, handle))
+            found = Witnesses(file, raw, segment)
+            for at in gaps:
+                gap = entries[at]
+                assert isinstance(gap, Gap)
+                for frame, whole in found.of(gap, *_edges(base, entries, at)):
+                    if whole:
+                        yield frame
+                    else:
+                        self._witnessed.append(frame)
+        finally:
+            self._disk.release(handle)
 
     def _payloads(self, base: int, path: str, frames: list[fmt.StoredFrame]) -> None:
         """Look for the bytes of records: in their segment, or in one that is out of place."""
@@ -299,64 +338,38 @@ class _Salvaging:
         return kept
 
     def _fill(self, folded: Salvage) -> None:
-        """Take bytes without a checksum where nothing better is left."""
+        """Put bytes in that no whole entry vouches for: proven by a hurt one, or doubtful."""
         known = joined(folded.covered + self._bad)
-        stream = folded.stream
+        states = self._known_states(folded)
+        filling = Filling(folded.stream, folded.pieces, states, self._witnessed)
         for base, end, path in self._extents:
-            for low, high in without([(base, min(end, stream.tail))], known):
-                between = self._neighbours(folded, low, high)
-                for piece in self._unproven(folded, (low, high), base, path, between):
-                    folded.pieces.append(piece)
-                    folded.unproven.append((piece.frame.start, piece.end))
-        folded.pieces.sort(key=lambda p: (p.frame.start, p.frame.lsn))
+            handle = self._disk.open(path)
+            source = SegmentBytes(path, base, end, partial(read_or_nothing, self._disk, handle))
+            for low, high in without([(base, min(end, folded.stream.tail))], known):
+                for piece in filling.fill(low, high, source):
+                    (folded.pieces if piece.proven else folded.doubtful).append(piece)
+            self._disk.release(handle)
+        folded.pieces.sort(key=_place)
 
-    def _neighbours(self, folded: Salvage, low: int, high: int) -> _Between:
-        """Return lsn, messages and time before a range, and lsn and messages after it."""
-        stream = folded.stream
-        before = (0, 0, stream.created_ms)
-        after = (stream.lsn + 1, stream.messages)
-        for piece in folded.pieces:
-            if piece.end <= low:
-                before = max(before, (piece.frame.lsn, piece.messages, piece.frame.time_ms))
-            elif piece.frame.start >= high:
-                after = min(after, (piece.frame.lsn, piece.frame.ordinal))
-        heads = [block.head for block in folded.blocks if block.head is not None]
-        for known, _ in [*self._states, *heads]:
-            if known.tail <= low:
-                before = max(before, (known.lsn, known.messages, known.written_ms))
-            elif known.tail >= high:
-                after = min(after, (known.lsn + 1, known.messages))
-        return before, after
+    def _known_states(self, folded: Salvage) -> list[Stream]:
+        heads = [block.head[0] for block in folded.blocks if block.head is not None]
+        return [*(state for state, _ in self._states), *heads]
 
-    def _unproven(
-        self,
-        folded: Salvage,
-        extent: tuple[int, int],
-        base: int,
-        path: str,
-        between: _Between,
-    ) -> Iterable[Piece]:
-        low, high = extent
-        (lsn, ordinal, time_ms), (next_lsn, next_ordinal) = between
-        handle = self._disk.open(path)
-        data = read_or_nothing(self._disk, handle, high - low, low - base)
-        self._disk.release(handle)
-        count = next_ordinal - ordinal
-        for start, size, messages in messages_of(data, json=folded.stream.json, count=count):
-            lsn += 1
-            if lsn >= next_lsn:
-                return
-            lengths = None if isinstance(messages, int) else messages
-            number = messages if isinstance(messages, int) else len(messages)
-            stream = folded.stream.id
-            at = low + start
-            record = Append(stream, at, size, time_ms, ordinal, number, lengths)
-            total = payload_sum(memoryview(data)[start : start + size], stream, at)
-            frame = fmt.StoredFrame(
-                stream, at, size, time_ms, ordinal, total, lsn, record.header(), b""
-            )
-            ordinal += number
-            yield Piece(frame, record, path, at - base, proven=False)
+
+def _place(piece: Piece) -> tuple[int, int]:
+    return piece.frame.start, piece.frame.lsn
+
+
+def _edges(base: int, entries: list[Entry | Gap], at: int) -> tuple[int, int]:
+    """Return where the record before a gap in an index ends, and where the next one begins."""
+    low, high = base if at == 0 else -1, -1
+    before = entries[at - 1] if at else None
+    after = entries[at + 1] if at + 1 < len(entries) else None
+    if isinstance(before, Entry):
+        low = before.frame.start + (0 if before.is_state else before.frame.size)
+    if isinstance(after, Entry):
+        high = after.frame.start
+    return low, high
 
 
 def _unnamed(stream: int, pieces: dict[int, Piece]) -> Iterator[Stream]:

@@ -17,7 +17,7 @@ from durastreamd.model.lineage import Lineage
 from durastreamd.model.records import Append, Create, Record, Snapshot
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.repair.layout import FileRange, NewFile
-from durastreamd.offline.repair.losses import Run, judge, lost_of
+from durastreamd.offline.repair.losses import TAKE, Run, judge, kept_of, lost_of
 from durastreamd.offline.repair.salvage import Salvage
 from durastreamd.offline.verify.census import Ranges, joined, without
 from durastreamd.offline.verify.folding import record_of
@@ -51,12 +51,18 @@ class Affected:
     """A stream that is not served as it was, or not proven to be."""
 
     stream: str
+    id: int
     extent: Run  # what it showed
     served: Run  # what it will show
     messages: int | None = None  # in what it will show, if that can be told
     lost: Ranges = field(default_factory=list)
     given_up: Ranges = field(default_factory=list)  # whole, on the other side of a loss
     unproven: Ranges = field(default_factory=list)  # served, its checksums are lost
+    doubtful: Ranges = field(default_factory=list)  # not served, its checksums are lost
+    doubtful_of: str = ""  # the stream they are of: this one, or the first of its sources
+    doubtful_id: int = 0
+    undecided: bool = False  # nobody has said what becomes of them
+    if_taken: Run | None = None  # what it would show with them
     snapshot_lost: str = ""  # why
     producers_lost: str = ""  # what is forgotten of them
     snapshot: int | None = None  # the position of the one it keeps
@@ -75,10 +81,29 @@ class Affected:
 
     @property
     def outcome(self) -> str:
-        """Return ``whole``, ``in part`` or ``lost``."""
-        if not (self.lost or self.given_up or self.snapshot_lost):
+        """Return ``whole``, ``in part``, ``lost`` or ``undecided``."""
+        if self.undecided:
+            return "undecided"
+        if not (self.lost or self.given_up or self.doubtful or self.snapshot_lost):
             return "whole"
         return "in part" if self.bytes_served or self.snapshot is not None else "lost"
+
+
+class Chosen(NamedTuple):
+    """What the operator chose, by stream where a stream was named."""
+
+    keep: str
+    kept: Mapping[int, str]
+    unproven: str = ""
+    taken: Mapping[int, str] = {}
+
+    def side(self, stream: int) -> str:
+        """Return which side of a loss a stream keeps."""
+        return self.kept.get(stream, self.keep)
+
+    def proofless(self, stream: int) -> str:
+        """Return what becomes of a stream's bytes without proof; "" if that was not said."""
+        return self.taken.get(stream, self.unproven)
 
 
 class Settling:
@@ -103,41 +128,65 @@ class Settling:
         self._covered: dict[int, Ranges] = {}
         self.made: list[NewFile] = []
 
-    def run(self, side: str, named: Mapping[int, str]) -> list[Affected]:
-        """Settle every stream by the side it is to keep; return those that are not as they were."""
+    def run(self, chosen: Chosen) -> list[Affected]:
+        """Settle every stream by what was chosen for it; return those that are not as they were."""
         snapshots = self._check_snapshots()
+        self._take_doubtful(chosen)
         for stream, state in self._streams.items():
             salvaged = self._salvaged.get(stream)
             self._covered[stream] = salvaged.covered if salvaged is not None else [(0, state.tail)]
         shown = [s for s in self._streams.values() if not s.gone and s.id not in self._left]
-        destroyed = {s.id: lost_of(self._lineage, self._covered, s) for s in shown}
+        at_hand = {i: joined(ranges + self._doubts(i)) for i, ranges in self._covered.items()}
+        destroyed = {s.id: lost_of(self._lineage, at_hand, s) for s in shown}
         affected: list[Affected] = []
         for state in sorted(shown, key=self._lineage.depth):
-            told = self._settle(state.id, destroyed[state.id], named.get(state.id, side))
+            told = self._settle(state.id, destroyed[state.id], chosen)
             told.snapshot_lost = snapshots.get(state.id, "")
             if told.outcome != "whole" or told.unproven or told.producers_lost:
                 affected.append(told)
         return sorted(affected, key=lambda told: told.stream)
 
-    def _settle(self, stream: int, destroyed: Ranges, side: str) -> Affected:
+    def _take_doubtful(self, chosen: Chosen) -> None:
+        for stream, salvaged in self._salvaged.items():
+            if salvaged.doubtful and chosen.proofless(stream) == TAKE:
+                salvaged.take_doubtful()
+
+    def _doubts(self, stream: int) -> Ranges:
+        salvaged = self._salvaged.get(stream)
+        return salvaged.in_doubt if salvaged is not None else []
+
+    def _settle(self, stream: int, destroyed: Ranges, chosen: Chosen) -> Affected:
         state = self._streams[stream]
-        told = Affected(state.key, (state.floor, state.tail), (state.floor, state.tail))
+        told = Affected(state.key, stream, (state.floor, state.tail), (state.floor, state.tail))
+        told.lost = destroyed
+        self._tell_doubts(state, told, chosen)
         lost = lost_of(self._lineage, self._covered, state)
+        side = chosen.side(stream)
         if lost:
-            verdict = judge(state, lost, destroyed, side)
-            told.served, told.lost, told.given_up, told.instead = verdict
+            unserved = [*destroyed, *told.doubtful]
+            told.served, told.given_up, told.instead = judge(state, lost, unserved, side)
             told.keep = side
+        if told.doubtful:
+            told.if_taken = kept_of(state, destroyed, side)
         if told.served != told.extent:
             self._change(stream)
             state = self._streams[stream]
             self._cut(state, *told.served)
-        told.unproven = self._unproven(state)
+        told.unproven = self._inherited(state, lambda found: found.unproven)
         told.producers_lost = self._forgotten(stream)
         told.snapshot = state.snapshot.position if state.snapshot is not None else None
         if lost:
             before = self._messages_before(state, state.floor)
             told.messages = state.messages - before if before is not None else None
         return told
+
+    def _tell_doubts(self, state: Stream, told: Affected, chosen: Chosen) -> None:
+        told.doubtful = self._inherited(state, lambda found: found.in_doubt)
+        if not told.doubtful:
+            return
+        holders = [holder for holder, _, _ in self._lineage.parts(state) if self._doubts(holder.id)]
+        told.doubtful_of, told.doubtful_id = holders[0].key, holders[0].id
+        told.undecided = not all(chosen.proofless(holder.id) for holder in holders)
 
     def _cut(self, state: Stream, floor: int, tail: int) -> None:
         if tail != state.tail:
@@ -148,15 +197,15 @@ class Settling:
             self._covered[state.id] = without(self._covered[state.id], [(tail, tail + _ALL)])
         state.floor = floor
 
-    def _unproven(self, state: Stream) -> Ranges:
-        """Return which bytes of a stream, own or inherited, have no checksum left."""
+    def _inherited(self, state: Stream, ranges_of: Callable[[Salvage], Ranges]) -> Ranges:
+        """Return ranges of what a stream shows, its own bytes and those of its sources."""
         ranges: Ranges = []
         for holder, begin, high in self._lineage.parts(state):
             if high <= state.floor:
                 break
             salvaged = self._salvaged.get(holder.id)
             low = max(begin, state.floor)
-            for first, last in salvaged.unproven if salvaged is not None else []:
+            for first, last in ranges_of(salvaged) if salvaged is not None else []:
                 if max(first, low) < min(last, high):
                     ranges.append((max(first, low), min(last, high)))
         return joined(ranges)

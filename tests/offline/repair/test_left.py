@@ -18,6 +18,7 @@ from durastreamd.engine.options import EngineOptions
 from durastreamd.engine.view import blob_of
 from durastreamd.errors import CorruptDataError, ReadFailedError, StreamDamagedError
 from durastreamd.offline.repair.apply import Repair
+from durastreamd.offline.repair.losses import TAKE, Keep
 from durastreamd.offline.repair.plan import Plan, make_plan
 from durastreamd.offline.verify.findings import UNREADABLE
 from durastreamd.offline.verify.verification import Scope, examine, in_turn
@@ -169,7 +170,8 @@ def served(disk: RefusingDisk) -> dict[str, bytes | None]:
 
 
 def planned(disk: RefusingDisk) -> Plan:
-    return make_plan(disk, examine(disk, DEEP, in_turn(disk)), make_uuid=bytes(16))
+    seen = examine(disk, DEEP, in_turn(disk))
+    return make_plan(disk, seen, make_uuid=bytes(16), keep=Keep(unproven=TAKE))
 
 
 def mended(disk: RefusingDisk) -> Plan:

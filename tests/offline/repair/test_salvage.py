@@ -7,6 +7,7 @@ from durastreamd.offline.repair.salvage import Salvage, Strays, Traces, salvage
 from durastreamd.offline.verify.survey import Survey
 from durastreamd.offline.verify.verification import survey
 from durastreamd.storage import format as fmt
+from durastreamd.storage.index import HEADER_BYTES, Entry, IndexFile
 from tests.support.damage import flip, swap
 from tests.support.moving_disk import MovingDisk, moving
 from tests.support.world import World
@@ -62,12 +63,39 @@ def test_a_record_whose_bytes_rotted_is_all_that_is_lost(disk: MovingDisk) -> No
     assert found.unproven == []
 
 
-def test_bytes_without_their_index_are_taken_unproven(disk: MovingDisk) -> None:
+def test_bytes_without_their_index_are_doubtful_until_they_are_taken(disk: MovingDisk) -> None:
     disk.unlink(INDEX)
     found = saved(disk)
-    assert found.covered == [(0, 47)]
-    assert found.unproven == [(0, 40)]
+    assert (found.covered, found.in_doubt, found.unproven) == ([(40, 47)], [(0, 40)], [])
+    found.take_doubtful()
+    assert (found.covered, found.in_doubt, found.unproven) == ([(0, 47)], [], [(0, 40)])
     assert {piece.proven for piece in found.pieces if piece.frame.start < 40} == {False}
+
+
+@pytest.mark.parametrize("at", range(64 + 8))
+def test_a_hurt_entry_proves_its_bytes_whichever_field_is_hit(disk: MovingDisk, at: int) -> None:
+    """Fields of the struct, and the header: one hit leaves the other sum whole."""
+    second = _entries(disk)[1]
+    flip(disk, INDEX, second.position + at, bit=3)
+    found = saved(disk)
+    assert (found.covered, found.in_doubt) == ([(0, 47)], [])
+    assert all(piece.proven for piece in found.pieces)
+    assert found.detail.producers == {"p": (0, 4)}, "a later record knows the number"
+
+
+def test_a_hurt_entry_and_its_own_bytes_prove_nothing(disk: MovingDisk) -> None:
+    second = _entries(disk)[1]
+    flip(disk, INDEX, second.position + 30)
+    flip(disk, SEGMENT, 15)
+    found = saved(disk)
+    assert found.covered == [(0, 10), (20, 47)]
+    assert found.in_doubt == [(10, 20)]
+
+
+def _entries(disk: MovingDisk) -> list[Entry]:
+    items = IndexFile(1, 0).walk(disk.read(INDEX)).items(HEADER_BYTES)
+    found = [item for item in items if isinstance(item, Entry)]
+    return [entry for entry in found if not entry.is_state and entry.frame.size]
 
 
 def test_anew_takes_no_segment_as_it_is(disk: MovingDisk) -> None:

@@ -4,9 +4,9 @@ import pytest
 
 from durastreamd.errors import CorruptDataError
 from durastreamd.model.records import Mark
-from durastreamd.offline.repair.losses import Keep
+from durastreamd.offline.repair.losses import DROP, TAKE, Keep
 from durastreamd.storage import format as fmt
-from tests.support.damage import flip, opened, put, repaired, shown, truncate, verified
+from tests.support.damage import flip, opened, planned, put, repaired, shown, truncate, verified
 from tests.support.moving_disk import MovingDisk, moving
 from tests.support.world import Dump, World, start
 
@@ -115,6 +115,48 @@ def test_a_snapshot_alone_is_what_is_left_of_a_stream() -> None:
     stream = start(disk)[0].namespace.by_key["/s"]
     assert (stream.floor, stream.tail, stream.lost_from()) == (6, 6, None)
     assert stream.snapshot is not None
+
+
+@pytest.mark.parametrize("side", ["larger", "older", "newer"])
+def test_wrong_bytes_without_proof_are_not_served_unless_that_is_said(
+    disk: MovingDisk, before: Dump, side: str
+) -> None:
+    """A segment and its own index are both hurt: nobody can tell which bytes are right."""
+    flip(disk, A_LOG, 85)
+    disk.unlink(A_IDX)
+    plan = planned(disk, keep=Keep(side))
+    assert plan.undecided == ["/a"]
+    for key in ("/a", "/f"):
+        (told,) = [told for told in plan.affected if told.stream == key]
+        assert (told.outcome, told.doubtful_of, told.lost) == ("undecided", "/a", [])
+        assert told.doubtful[0][0] == 0
+        assert told.if_taken == told.extent
+    careful = moving(disk)
+    dropped = repaired(careful, keep=Keep(side, unproven=DROP))
+    after = shown(opened(careful))
+    for key in ("/a", "/f"):
+        was, now = shown(before)[key], after[key]
+        assert now.data == was.data[now.floor - was.floor : now.tail - was.floor]
+    assert not any(told.unproven for told in dropped.affected)
+    taken = repaired(disk, keep=Keep(side, unproven=TAKE))
+    after = shown(opened(disk))
+    assert (after["/a"].floor, after["/a"].tail) == (0, 980)
+    assert after["/a"].data != shown(before)["/a"].data, "as the operator was told"
+    assert [told.stream for told in taken.affected if told.unproven] == ["/a", "/f"]
+
+
+def test_bytes_without_proof_are_decided_on_by_stream(disk: MovingDisk, before: Dump) -> None:
+    disk.unlink(A_IDX)
+    disk.unlink(fmt.index_path(2, 0))
+    assert planned(disk).undecided == ["/a", "/j"]
+    assert planned(disk, keep=Keep(unproven_named={"a": TAKE})).undecided == ["/j"]
+    plan = repaired(disk, keep=Keep(unproven=DROP, unproven_named={"a": TAKE}))
+    after = shown(opened(disk))
+    assert after["/a"].data == shown(before)["/a"].data
+    assert after["/j"].floor > 0
+    (told,) = [told for told in plan.affected if told.stream == "/j"]
+    assert told.doubtful == [(0, after["/j"].floor)]
+    assert (told.outcome, told.lost, told.given_up) == ("in part", [], [])
 
 
 def test_forgotten_producers_are_named(disk: MovingDisk, before: Dump) -> None:
