@@ -19,6 +19,8 @@ from durastreamd.storage.disk import RealDisk
 if TYPE_CHECKING:
     from durastreamd.config import Config
 
+DYNAMIC_USERS = range(61184, 65520)  # systemd.exec(5) has them for DynamicUser=
+
 
 def root_of(args: argparse.Namespace) -> Path:
     """Return the data directory named by --data-dir or by the configuration."""
@@ -53,6 +55,23 @@ def owner_of(root: Path) -> tuple[int, int] | None:
         return None
     found = root.stat()
     return found.st_uid, found.st_gid
+
+
+def owner_of_backup(root: Path) -> tuple[int, int] | None:
+    """Return whom root gives a backup: the owner of the data directory, who may have to serve it.
+
+    A number that systemd lends to a service (DynamicUser=) may be another service's tomorrow, which
+    nobody may find a backup under: then it stays root's.
+    """
+    owner = owner_of(root)
+    return None if owner is not None and owner[0] in DYNAMIC_USERS else owner
+
+
+def give(target: Path, owner: tuple[int, int] | None) -> None:
+    """Give a directory, and all that is in it, to somebody."""
+    if owner is not None:
+        for place in (target, *target.rglob("*")):
+            os.chown(place, *owner, follow_symlinks=False)
 
 
 def options_of(args: argparse.Namespace) -> EngineOptions:

@@ -27,11 +27,14 @@ from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, LOCKED, NO_INPUT, OK, USAGE
+from durastreamd.model.records import Mark
 from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
 from durastreamd.storage.overlay import OverlayDisk
 from tests.support.daemon import Daemon
+from tests.support.damage import flip
+from tests.support.moving_disk import moving
 from tests.support.unsynced import UnsyncedDisk
 from tests.support.world import NOW, TINY, Dump, World, dump, random_step, start
 
@@ -341,15 +344,73 @@ def test_an_interrupted_backup_leaves_the_one_before(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "data", "lines"]
 
 
-def test_a_damaged_directory_is_backed_up_as_it_is(data: Path, tmp_path: Path) -> None:
-    """Before a repair, most of all; but whoever asked is told."""
+def test_a_damaged_directory_is_backed_up_as_far_as_it_verifies(data: Path, tmp_path: Path) -> None:
+    """Before a repair, most of all; and whoever asked is told."""
     lost = next(iter(sorted(data.rglob("*.log"))))
     lost.unlink()
     status, _, text = dsadmin("--data-dir", data, "backup", tmp_path / "copy")
     assert status == CORRUPT
-    assert f"damaged in the data directory itself, and so in the backup: {'streams'}" in text
+    assert "damaged in the data directory itself: streams" in text
     assert lost.name in text
     assert dsadmin("backup", "--verify", tmp_path / "copy")[0] == OK
+    assert dsadmin("--data-dir", tmp_path / "copy", "verify", "--deep")[0] == OK
+
+
+def test_a_backup_that_is_not_whole_leaves_the_last_one_that_is(data: Path, tmp_path: Path) -> None:
+    """A nightly backup of a disk that has begun to rot must not be the end of the good ones."""
+    copy, beside = tmp_path / "copy", tmp_path / "copy.damaged"
+    assert dsadmin("--data-dir", data, "backup", copy)[0] == OK
+    before = dump_of(copy)
+    rotten = next(iter(sorted(data.rglob("*.idx"))))
+    original = rotten.read_bytes()
+    rotten.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
+    for _ in range(2):  # the second takes the place of the first
+        status, _, text = dsadmin("--data-dir", data, "backup", copy)
+        assert (status, f"{copy} is the last backup in which everything" in text) == (CORRUPT, True)
+        assert dump_of(copy) == before
+        assert dsadmin("--data-dir", beside, "verify", "--deep")[0] == OK
+        assert sorted(p.name for p in tmp_path.iterdir()) == [
+            "copy",
+            "copy.damaged",
+            "data",
+            "lines",
+        ]
+    rotten.write_bytes(original)
+    assert dsadmin("--data-dir", data, "backup", copy)[0] == OK
+    assert dump_of(copy) == before
+
+
+def test_what_rotted_since_the_last_backup_is_taken_from_there(data: Path, tmp_path: Path) -> None:
+    """The index says that the bytes are the same; so the old ones are linked, which verify."""
+    copy = tmp_path / "copy"
+    assert dsadmin("--data-dir", data, "backup", copy)[0] == OK
+    rotten = next(iter(sorted(data.rglob("*.log"))))
+    original = rotten.read_bytes()
+    rotten.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
+    assert dsadmin("--data-dir", data, "backup", copy)[0] == OK
+    assert (copy / rotten.relative_to(data)).read_bytes() == original
+
+
+def test_what_was_set_aside_of_a_marked_stream_is_in_the_backup(tmp_path: Path) -> None:
+    """The server marked a stream and put its later frames aside; a backup has all of it."""
+    world = World()
+    world.create("/d")
+    for number in range(4):
+        world.append("/d", b"record %d." % number)
+    world.commit([(Mark(world.now_ms), b"")])
+    disk = moving(world.disk)
+    path = fmt.journal_path(world.engine.journal.number)
+    flip(disk, path, disk.read(path).index(b"record 1."))
+    start(disk)[0].release()
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    for path, content in disk.files().items():
+        (data / path).parent.mkdir(parents=True, exist_ok=True)
+        (data / path).write_bytes(content)
+    for folder in ("journal", "catalog", "streams", "quarantine"):
+        (data / folder).mkdir(exist_ok=True)
+    status, _, text = dsadmin("--data-dir", data, "backup", copy)
+    assert (status, "/d: keeps 18 of 36 bytes" in text) == (CORRUPT, True)
+    assert dsadmin("--data-dir", copy, "cat", "/d")[1] == "record 2.record 3."
 
 
 @pytest.mark.parametrize("suffix", [".log", ".idx"])
@@ -361,7 +422,7 @@ def test_bytes_that_do_not_verify_are_named(data: Path, tmp_path: Path, suffix: 
     rotten.write_bytes(content)
     status, _, text = dsadmin("--data-dir", data, "backup", tmp_path / "copy")
     assert status == CORRUPT
-    assert "and so in the backup: /one: streams" in text
+    assert "damaged in the data directory itself: /one: streams" in text
     assert rotten.name in text
     assert "docs/two" not in text
 

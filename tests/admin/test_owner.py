@@ -14,6 +14,7 @@ from tests.admin.harness import run
 from tests.support.daemon import Daemon
 
 SERVICE = 61234
+MEND = ("repair", "--apply", "--yes", "--unproven", "take")
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -54,7 +55,7 @@ def test_a_repair_belongs_to_the_owner(home: Daemon) -> None:
     next(data.glob("catalog/*.cat")).unlink()
     next(data.glob("streams/*/*/*.idx")).unlink()
     given(data)
-    assert run("--data-dir", data, "repair", "--apply", "--yes").status == OK
+    assert run("--data-dir", data, *MEND).status == OK
     assert strangers(data) == []
     undo = run("--data-dir", data, "repair", "--undo", "repair-0001", "--apply", "--yes")
     assert undo.status == OK
@@ -79,6 +80,21 @@ def test_an_import_and_a_restore_belong_to_the_owner(home: Daemon, tmp_path: Pat
     assert strangers(restored) == []
 
 
+@needs_root
+@pytest.mark.parametrize(("owner", "kept_by"), [(5150, 5150), (61184, 0), (65519, 0)])
+def test_a_backup_belongs_to_the_owner_but_not_to_a_number_that_is_lent(
+    home: Daemon, tmp_path: Path, owner: int, kept_by: int
+) -> None:
+    data, copy = home.home / "data", tmp_path / "copy"
+    for place in (data, *data.rglob("*")):
+        os.chown(place, owner, owner)
+    for _ in range(2):  # the second links
+        assert run("--data-dir", data, "backup", copy).status == OK
+        there = [place.lstat() for place in (copy, *copy.rglob("*"))]
+        assert {(one.st_uid, one.st_gid) for one in there} == {(kept_by, kept_by)}
+        assert {one.st_mode & 0o777 for one in there} == {0o600, 0o700}
+
+
 def test_what_root_makes_is_given_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same without being root: who would be given what."""
     told: list[tuple[int, int]] = []
@@ -98,7 +114,7 @@ def test_what_root_makes_is_given_away(tmp_path: Path, monkeypatch: pytest.Monke
 def damaged(home: Daemon) -> Path:
     data = home.home / "data"
     next(data.glob("streams/*/*/*.idx")).unlink()
-    assert run("--data-dir", data, "repair", "--apply", "--yes").status == OK
+    assert run("--data-dir", data, *MEND).status == OK
     return data
 
 
@@ -111,7 +127,7 @@ def test_a_repair_is_undone_after_a_start_without_writes(home: Daemon) -> None:
     data = home.home / "data"
     next(data.glob("streams/*/*/*.idx")).unlink()
     before = files(data)
-    assert run("--data-dir", data, "repair", "--apply", "--yes").status == OK
+    assert run("--data-dir", data, *MEND).status == OK
     for _ in range(2):
         home.start()
         assert home.terminate() == 0

@@ -3,7 +3,8 @@
 A backup is taken beside a running daemon without disturbing it, and is a data directory itself:
 every read command of dsadmin looks into it. It is made as a new tree beside an older backup of the
 same name, of which it links what has not changed; two renames then put it in its place. Whatever
-interrupts that, one whole backup is there, and the next run tidies up.
+interrupts that, one whole backup is there, and the next run tidies up. What does not verify lies in
+the backup's quarantine/ (``apart``), and such a backup does not take the place of a whole one.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from durastreamd.admin.carry.apart import set_apart
 from durastreamd.admin.carry.manifest import (
     OWN_FILES,
     About,
@@ -32,12 +34,22 @@ from durastreamd.admin.carry.moment import (
     unverified,
 )
 from durastreamd.admin.carry.tree import FOLDERS, Tree, create_file, make_parents
-from durastreamd.admin.place import disk_of, options_of, owner_of, root_of
+from durastreamd.admin.mend.plans import streams_told
+from durastreamd.admin.place import (
+    disk_of,
+    give,
+    options_of,
+    owner_of,
+    owner_of_backup,
+    root_of,
+)
 from durastreamd.engine.options import EngineOptions
+from durastreamd.kit import show
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, IO_ERROR, LOCKED, NO_INPUT, OK, USAGE
 from durastreamd.offline.opening import in_use, now_ms, recovered
+from durastreamd.offline.repair.plan import Plan
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import DIRECTORY_MODE, FILE_MODE, Disk, RealDisk
 
@@ -75,16 +87,41 @@ def run_backup(args: argparse.Namespace, console: Console) -> int:
         if not amiss:
             with console.working("verify", cost_of(moment, total)) as advance:
                 amiss = _rotten(RealDisk(str(draft)), options_of(args), advance)
-        about = tree.finish(moment, began_ms, now_ms())
-        _swap(draft, target)
+        apart = set_apart(draft, tree, console) if amiss or moment.damaged else None
+        unverified = max(len(apart.findings), len(amiss)) if apart is not None else 0
+        place = _place_for(target, root, old, whole=not unverified)
+        about = tree.finish(moment, began_ms, now_ms(), unverified)
+        give(draft, owner_of_backup(root))
+        _swap(draft, place)
     except BaseException:
         tree.remove()
         raise
     beside = ", beside the running daemon" if running else ""
-    _tell(console, about, tree.copied_bytes, f"backed up to {target}{beside}")
+    _tell(console, about, tree.copied_bytes, f"backed up to {place}{beside}")
+    if apart is not None:
+        _tell_apart(console, apart, amiss, place)
+        if place != target:
+            console.note(f"{target} is the last backup in which everything verified; it stays")
+    return CORRUPT if unverified else OK
+
+
+def _tell_apart(console: Console, apart: Plan, amiss: list[str], place: Path) -> None:
+    """Say what did not verify, and what the backup has of it."""
     for text in amiss:
-        console.note(f"damaged in the data directory itself, and so in the backup: {text}")
-    return CORRUPT if amiss else OK
+        console.note(f"damaged in the data directory itself: {show.name(text)}")
+    for line in streams_told(apart):
+        console.note(f"of the backup: {line}")
+    where = place / fmt.QUARANTINE_DIR
+    console.note(f"what does not verify is in {where}; everything else in the backup does")
+
+
+def _place_for(target: Path, root: Path, old: BackupManifest | None, *, whole: bool) -> Path:
+    """Return where a backup goes: one that is not whole never takes the place of one that is."""
+    if whole or old is None or old.about.unverified:
+        return target
+    place = _beside(target, "damaged")
+    _prepare_target(place, root)
+    return place
 
 
 def take(
@@ -268,20 +305,12 @@ def _restore(source: Path, target: Path, manifest: BackupManifest, console: Cons
             for path in sorted(manifest.files):
                 if path != fmt.IDENTITY_FILE:
                     _restore_file(source, target, path, manifest.files[path], advance, done=done)
-        _give_to_owner(target)
+        give(target, owner_of(target))
         RealDisk(str(target)).sync_everything()
         # The identity comes last: without it this is not a data directory.
         identity = fmt.IDENTITY_FILE
         _restore_file(source, target, identity, manifest.files[identity], lambda _: None, done=done)
-        _give_to_owner(target)
-
-
-def _give_to_owner(target: Path) -> None:
-    """As root, give all that was made to whoever the directory belongs to: the server's user."""
-    owner = owner_of(target)
-    if owner is not None:
-        for place in target.rglob("*"):
-            os.chown(place, *owner, follow_symlinks=False)
+        give(target, owner_of(target))
 
 
 def _prepare_restore(target: Path, manifest: BackupManifest) -> bool:

@@ -32,6 +32,7 @@ class About(msgspec.Struct, frozen=True):
     files: int
     bytes: int
     sums: str  # the SHA-256 of SHA256SUMS
+    unverified: int = 0  # things that did not verify when it was taken; see ``apart``
 
 
 class Readable(Protocol):

@@ -86,8 +86,16 @@ def _look(disk: Disk) -> Moment:
     rows = loaded.streams()
     places = {row.subject: row.placement for row in rows}
     damaged = {row.subject for row in rows if Stream.from_row(row.fields).damage}
-    wanted = list(_stream_files(disk, places))
+    wanted = [*_stream_files(disk, places), *_aside(disk, damaged)]
     return Moment(identity.uuid, walk.next_lsn - 1, len(places), damaged, contents, wanted)
+
+
+def _aside(disk: Disk, damaged: set[int]) -> Iterator[Wanted]:
+    """Yield what a recovery set aside of streams that are marked as damaged: it may be whole."""
+    for name in disk.names(fmt.QUARANTINE_DIR) if damaged else ():
+        owner, _, end = name.partition("@")
+        if end.endswith(".frames") and any(owner == f"{stream:016x}" for stream in damaged):
+            yield Wanted(f"{fmt.QUARANTINE_DIR}/{name}", -1)
 
 
 def _stream_files(disk: Disk, places: dict[int, log.Placement]) -> Iterator[Wanted]:
@@ -154,7 +162,7 @@ def size_of(disk: Disk, moment: Moment) -> int:
 
 def cost_of(moment: Moment, size: int) -> int:
     """Return what verifying a moment costs in all, in the measure of ``unverified``."""
-    checks = sum(not one.path.endswith(".log") for one in moment.wanted)
+    checks = sum(not one.path.endswith((".log", ".frames")) for one in moment.wanted)
     return size + checks * FILE_COST
 
 

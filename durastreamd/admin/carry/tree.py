@@ -152,7 +152,17 @@ class Tree:
         if self.files.pop(path, None) is not None or (self._root / path).exists():
             (self._root / path).unlink()
 
-    def finish(self, moment: Moment, began_ms: int, ended_ms: int) -> About:
+    def look_again(self, changed: set[str]) -> None:
+        """Take stock of the tree after somebody else has moved files in it, and written some."""
+        there = [place for place in self._root.rglob("*") if place.is_file()]
+        paths = {str(place.relative_to(self._root)) for place in there}
+        known = {path: self.files[path] for path in paths & self.files.keys() - changed}
+        for path in paths - known.keys():
+            with open_file(self._root / path) as source:
+                known[path] = digest_of(source, lambda _: None)
+        self.files = known
+
+    def finish(self, moment: Moment, began_ms: int, ended_ms: int, unverified: int = 0) -> About:
         """Write the manifest and make everything durable."""
         for directory in sorted((self._root / fmt.STREAMS_DIR).glob("*/*"), reverse=True):
             if not any(directory.iterdir()):
@@ -169,6 +179,7 @@ class Tree:
             len(self.files),
             total,
             hashlib.sha256(sums).hexdigest(),
+            unverified,
         )
         (self._root / fmt.SUMS_FILE).write_bytes(sums)
         (self._root / fmt.BACKUP_FILE).write_bytes(_pretty(about))

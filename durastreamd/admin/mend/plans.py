@@ -101,6 +101,12 @@ def _lines(plan: Plan, root: Path) -> Iterator[str]:
         yield "no byte is lost, but producers are forgotten" if forgotten else "nothing is lost"
 
 
+def streams_told(plan: Plan) -> Iterator[str]:
+    """Yield a line for each stream that is not as it was: what stays of it."""
+    for told in plan.affected:
+        yield next(_stream(told))
+
+
 def _stream(told: Affected) -> Iterator[str]:
     name = show.name(told.stream)
     low, high = told.served

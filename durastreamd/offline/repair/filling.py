@@ -31,7 +31,7 @@ class _Place(NamedTuple):
     time_ms: int
 
 
-class _Part(NamedTuple):
+class _Stretch(NamedTuple):
     """A range of bytes that becomes records; ``proven`` is the one that a hurt entry says it is."""
 
     low: int
@@ -90,7 +90,7 @@ class Filling:
                 self._made = self._made._replace(lsn=piece.frame.lsn, messages=piece.messages)
                 yield piece
 
-    def _parts(self, low: int, high: int, source: SegmentBytes) -> Iterator[_Part]:
+    def _parts(self, low: int, high: int, source: SegmentBytes) -> Iterator[_Stretch]:
         """Yield a range in order: what hurt entries prove, and what lies between."""
         at = low
         first = bisect_left(self._hurt, low, key=lambda frame: frame.start)
@@ -101,14 +101,14 @@ class Filling:
             if frame.start < at or end > high:
                 continue
             if at < frame.start:
-                yield _Part(at, frame.start)
+                yield _Stretch(at, frame.start)
             data = source.read(frame.size, frame.start - source.base)
-            yield _Part(frame.start, end, _witnessed(frame, data, json=self._stream.json))
+            yield _Stretch(frame.start, end, _witnessed(frame, data, json=self._stream.json))
             at = end
         if at < high:
-            yield _Part(at, high)
+            yield _Stretch(at, high)
 
-    def _record(self, part: _Part, found: Messages, data: bytes, source: SegmentBytes) -> Piece:
+    def _record(self, part: _Stretch, found: Messages, data: bytes, source: SegmentBytes) -> Piece:
         start, size, messages = found
         lsn, ordinal, time_ms = self._made
         at, owner = part.low + start, self._stream.id
