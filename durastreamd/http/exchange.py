@@ -14,36 +14,38 @@ from enum import Enum, auto
 from typing import Final
 
 import trio
+from msgspec import Struct
 
 from durastreamd.errors import OverloadedError
 from durastreamd.http.budget import Claim
 from durastreamd.http.errors import HungUpError, RefusedError, ResponseError
 from durastreamd.protocol import problems
+from durastreamd.protocol.requests import Fields
 
 log = logging.getLogger("durastreamd.http")
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class Request:
+class Request(Struct, gc=False):
     """What the client asked. Read only; built once per exchange, so it is kept cheap."""
 
-    __slots__ = (
-        "authority",
-        "content_length",
-        "has_body",
-        "headers",
-        "method",
-        "path",
-        "peer",
-        "query",
-        "scheme",
-        "target",
-        "version",
-    )
+    method: str
+    target: str
+    path: str
+    query: str
+    headers: Fields
+    authority: str
+    content_length: int | None
+    has_body: bool
+    version: str = "1.1"
+    # Known to the transport only; it fills them in.
+    scheme: str = "http"
+    peer: str = ""
 
-    def __init__(
-        self,
+    @classmethod
+    def to(
+        cls,
         method: str,
         target: str,
         headers: dict[bytes, bytes],
@@ -52,18 +54,13 @@ class Request:
         content_length: int | None,
         *,
         has_body: bool,
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.path, _, self.query = target.partition("?")
-        self.headers = headers
-        self.version = version
-        self.authority = authority
-        self.content_length = content_length
-        self.has_body = has_body
-        # Known to the transport only; it fills them in.
-        self.scheme = "http"
-        self.peer = ""
+    ) -> "Request":
+        """Make a request to a target as it was sent."""
+        path, _, query = target.partition("?")
+        fields = Fields(headers)
+        return cls(
+            method, target, path, query, fields, authority, content_length, has_body, version
+        )
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.target} HTTP/{self.version} from {self.peer}>"

@@ -66,21 +66,19 @@ class Draft:
     __slots__ = (
         "_closes",
         "_count",
-        "_lengths",
         "_parts",
         "_producers",
         "_producers_max",
         "_seq",
-        "_size",
         "_stream",
+        "size",
     )
 
     def __init__(self, stream: Stream, producers_max: int) -> None:
         self._stream = stream
         self._producers_max = producers_max
         self._parts: list[Data] = []
-        self._lengths: list[int] = []
-        self._size = 0
+        self.size = 0  # of all that was accepted
         self._count = 0
         self._closes = False
         self._seq: str | None = None
@@ -89,16 +87,15 @@ class Draft:
     def decide(self, command: AppendCommand) -> Outcome:
         """Answer one command and, where it is accepted, take it into the draft."""
         stream = self._stream
-        tail = Position(stream.tail + self._size)
+        tail = Position(stream.tail + self.size)
         if command.conditions is not None and command.conditions.life not in (None, stream.id):
             return OtherLife()
         if stream.closed or self._closes:
             return self._decide_closed(command, tail)
         payload = command.payload
-        if payload is not None and not content_type.same(
-            stream.content_type, command.content_type or ""
-        ):
-            return ContentTypeMismatch(stream.content_type, command.content_type or "")
+        expected, actual = stream.content_type, command.content_type or ""
+        if payload is not None and expected != actual and not content_type.same(expected, actual):
+            return ContentTypeMismatch(expected, actual)
         if command.producer is not None:
             refused = self._judge_producer(command.producer, tail)
             if refused is not None:
@@ -115,8 +112,7 @@ class Draft:
         if payload is not None:
             size = len(payload.data)
             self._parts.append(payload.data)
-            self._lengths.append(size)
-            self._size += size
+            self.size += size
             self._count += payload.count
             tail = Position(tail + size)
         if command.seq is not None:
@@ -179,11 +175,6 @@ class Draft:
         return None
 
     @property
-    def size(self) -> int:
-        """Return how many bytes were accepted."""
-        return self._size
-
-    @property
     def empty(self) -> bool:
         """Tell whether nothing was accepted."""
         return not (self._parts or self._closes or self._producers)
@@ -199,11 +190,11 @@ class Draft:
         record = Append(
             stream.id,
             stream.tail,
-            self._size,
+            self.size,
             max(now_ms, stream.accessed_ms),
             stream.messages,
             self._count,
-            None if stream.json else self._lengths,
+            None if stream.json else [len(part) for part in self._parts],
             self._closes,
             self._seq,
             tuple([(name, epoch, seq) for name, (epoch, seq) in self._producers.items()]),

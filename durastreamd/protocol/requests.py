@@ -110,6 +110,16 @@ class AppendHead(NamedTuple):
     conditions: ConditionHead | None = None
 
 
+class Fields(dict[bytes, bytes]):
+    """The fields of a head, by their names in lower case.
+
+    Requests that came with the same ones may share them, so they are read only. ``append`` is what
+    they say of an append, once somebody has read that.
+    """
+
+    append: AppendHead | None = None
+
+
 class ForkHead(NamedTuple):
     """A fork as asked for: the source's path, the offset as given, the sub-offset."""
 

@@ -16,12 +16,15 @@ _EMPTY_ARRAY = Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at
 
 def append_head(request: Request) -> AppendHead:
     """Return what the head of a POST says, or raise the problem."""
-    headers = request.headers
-    head = requests.append_head(headers)
-    if SELDOM.isdisjoint(headers):
-        return head
-    refuse_encoding(request)
-    return head._replace(conditions=requests.conditions_of(headers))
+    fields = request.headers
+    head = fields.append
+    if head is None:
+        head = requests.append_head(fields)
+        if not SELDOM.isdisjoint(fields):
+            refuse_encoding(request)
+            head = head._replace(conditions=requests.conditions_of(fields))
+        fields.append = head
+    return head
 
 
 def append_command(head: AppendHead, body: Data, limits: WriteLimits) -> AppendCommand:

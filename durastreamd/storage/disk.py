@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from durastreamd.errors import (
@@ -137,16 +137,16 @@ def write_all(disk: Disk, handle: int, data: bytes | memoryview, position: int) 
         raise WriteFailedError(reason) from exc
 
 
-# Copying this much takes well under a millisecond; a larger piece is written from where it is, so
-# that no thread holds the interpreter for the length of a long copy.
+# Copied in well under a millisecond. A larger piece is written from where it is: no thread is to
+# hold the interpreter for the length of a long copy.
 _COPY_BYTES_MAX = 256 * 1024
 
 
-def coalesce(parts: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
+def coalesce(parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
     """Join small pieces to be written one after the other; large ones stay as they are."""
-    joined: list[bytes | memoryview] = []
-    small: list[bytes | memoryview] = []
-    size = 0
+    joined, small, size = parts[:0], parts[:0], 0
+    if parts and sum(map(len, parts)) <= _COPY_BYTES_MAX:
+        return [b"".join(parts)]
     for part in parts:
         if size + len(part) > _COPY_BYTES_MAX and small:
             joined.append(b"".join(small))

@@ -81,7 +81,7 @@ def flush(disk: Disk, job: FlushJob) -> Flushed:
     base = place.base
     index = IndexFile(stream, base)
     files: list[str] = []
-    payload = coalesce(frame.payload for frame in job.frames if frame.size)
+    payload = coalesce([frame.payload for frame in job.frames if frame.size])
     try:
         if not place.made:
             make_directories(disk, stream)

@@ -187,10 +187,10 @@ class Actor:
 
     def _has_room(self, draft: Draft, command: AppendCommand) -> bool:
         """Tell whether the open draft takes one more; it is bounded as the mailbox is."""
-        return (
-            len(self._answers) < self._mailbox_max
-            and draft.size + _bytes_of(command) <= DRAFT_BYTES_MAX
-        )
+        if len(self._answers) >= self._mailbox_max:
+            return False
+        payload = command.payload
+        return type(payload) is not Payload or draft.size + len(payload.data) <= DRAFT_BYTES_MAX
 
     @property
     def idle(self) -> bool:

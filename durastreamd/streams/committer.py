@@ -201,6 +201,7 @@ class Committer:
         self._writer = writer
         self._owner = owner
         self.state = _IDLE
+        self._task: trio.lowlevel.Task | None = None  # the one that hands over, parked
         self._waiting: list[Drafter] = []
         self._flight: _Flight | None = None
         self.checkpointing = False
@@ -261,9 +262,25 @@ class Committer:
 
     def _gather(self) -> None:
         self.state = _GATHER[self.state]
-        trio.lowlevel.current_trio_token().run_sync_soon(self._hand_over)
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
 
     # --- writing ---
+
+    async def run(self) -> None:
+        """Hand over what was gathered, in the next round of the scheduler, until cancelled."""
+        while True:
+            if self.state is _GATHERING:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._leave)
+            self._hand_over()
+
+    def _leave(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _hand_over(self) -> None:
         if self.state is _ENDED:

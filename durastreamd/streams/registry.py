@@ -211,6 +211,7 @@ class Streams:
                 self._nursery = nursery
                 self._now = trio.current_time()
                 nursery.start_soon(self._writer.run)
+                nursery.start_soon(self.committer.run)
                 if not self._read_only:
                     nursery.start_soon(self._flush_forever)
                     nursery.start_soon(self._sweep_forever)

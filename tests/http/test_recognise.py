@@ -30,6 +30,20 @@ _values = st.one_of(
     ),
     st.binary(max_size=8),
 )  # fmt: skip
+_producers = st.lists(
+    st.builds(
+        lambda name, colon, value, end: name + colon + value + end,
+        st.sampled_from(
+            [b"Producer-Id", b"producer-epoch", b"Producer-Seq", b"Producer-Seq", b"X-Producer-Id",
+             b"Producer-X9", b"Producer- Seq"]
+        ),
+        st.sampled_from([b": ", b":", b":\t"]),
+        st.sampled_from([b"a", b"0", b" 1 ", b"2\tb", b"", b"\x80", b"\x00", b"x\ny: z"]),
+        st.sampled_from([b"\r\n"] * 8 + [b"\n", b"\r"]),
+    ),
+    min_size=2,
+    max_size=5,
+)  # fmt: skip
 _ends = st.sampled_from([b"\r\n"] * 12 + [b"\n", b"\r", b"\r\r\n", b"\r\n "])
 _lines = st.builds(
     lambda name, colon, value, end: name + colon + value + end,
@@ -68,11 +82,11 @@ def by_h11(head: bytes, body: bytes) -> tuple[object, ...]:
         seen += event.data
     assert isinstance(event, h11.EndOfMessage)
     target = request.target.decode()
-    return request.method.decode(), target, list(request.headers), len(seen)
+    return request.method.decode(), target, sorted(request.headers), len(seen)
 
 
 def by_us(request: Request) -> tuple[object, ...]:
-    headers = list(request.headers.items())
+    headers = sorted(request.headers.items())
     return request.method, request.target, headers, request.content_length or 0
 
 
@@ -99,6 +113,28 @@ def test_the_ordinary_request_is_recognised() -> None:
 @example(b"GET /\x7f HTTP/1.1\r\nHost: x\r\n\r\n")
 def test_the_lane_says_what_h11_says_about_generated_heads(head: bytes) -> None:
     check(head)
+
+
+@given(st.lists(st.one_of(_lines.map(lambda line: [line]), _producers), max_size=3))
+def test_the_lane_says_what_h11_says_about_producers(runs: list[list[bytes]]) -> None:
+    lines = b"".join(line for run in runs for line in run)
+    check(b"POST /s HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n")
+
+
+def test_a_producer_is_recognised_wherever_its_fields_stand() -> None:
+    own = b"Producer-Id: p\r\nproducer-epoch:0\r\nPRODUCER-SEQ: %d \r\n"
+    for at in (b"Host", b"Content-Length", b"\r\n"):
+        for number in range(3):
+            head = b"POST /s HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+            before, found, after = head.rpartition(at)
+            assert check(before + own % number + found + after)
+
+
+def test_a_producer_that_says_something_twice_is_declined() -> None:
+    own = b"Producer-Id: p\r\nProducer-Epoch: 0\r\nProducer-Seq: 0\r\n"
+    for again in (b"Producer-Seq: 1\r\n", own):
+        head = b"POST /s HTTP/1.1\r\nHost: x\r\n" + own + b"X: y\r\n" + again + b"\r\n"
+        assert recognise(head, LIMITS) is None
 
 
 @given(st.data())

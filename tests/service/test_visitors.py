@@ -34,7 +34,7 @@ def as_shipped() -> Visitors:
 
 def asked(method: str = "GET", host: str = "localhost:4437", **headers: str) -> Request:
     fields = {name.replace("_", "-").encode(): text.encode() for name, text in headers.items()}
-    return Request(method, "/v1/stream/s", fields, "1.1", host, None, has_body=False)
+    return Request.to(method, "/v1/stream/s", fields, "1.1", host, None, has_body=False)
 
 
 def refused(visitors: Visitors, request: Request) -> int:
@@ -175,7 +175,7 @@ async def quickly(site: Site, head: dict[str, str], host: str) -> tuple[int, dic
         answered.append((status, headers))
 
     lower = {name.lower().encode(): value.encode() for name, value in {**TEXT, **head}.items()}
-    request = Request("POST", "/v1/stream/s", lower, "1.1", host, 1, has_body=True)
+    request = Request.to("POST", "/v1/stream/s", lower, "1.1", host, 1, has_body=True)
     assert site.app.quick(request, b"x", reply)
     await wait_all_tasks_blocked()
     ((status, headers),) = answered

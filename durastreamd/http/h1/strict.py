@@ -67,7 +67,7 @@ def examine(head: bytes, limits: HttpLimits) -> Request:
     host = headers.get(b"host", b"")
     length = headers.get(b"content-length")
     content_length = None if length is None else int(length)
-    return Request(
+    return Request.to(
         seen.method.decode("ascii"),
         seen.target.decode("ascii"),
         headers,

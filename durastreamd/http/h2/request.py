@@ -42,9 +42,9 @@ def read_request(
     refusal = _refusal(pseudo, headers, count, size, limits)
     if refusal is not None:
         method = "HEAD" if pseudo.get(b":method") == b"HEAD" else "GET"
-        return Request(method, "/", {}, "2", "", None, has_body=has_body), refusal
+        return Request.to(method, "/", {}, "2", "", None, has_body=has_body), refusal
     length = headers.get(b"content-length")
-    request = Request(
+    request = Request.to(
         pseudo[b":method"].decode("ascii"),
         pseudo[b":path"].decode("ascii"),
         headers,
