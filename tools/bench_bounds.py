@@ -28,6 +28,7 @@ from durastreamd.model.records import Append, Create
 from durastreamd.offline.verify.verification import Scope, in_turn, verify
 from durastreamd.storage import format as fmt
 from durastreamd.storage.disk import RealDisk
+from durastreamd.storage.scan import first_lsn
 from tools.load import servers
 from tools.load.servers import OURS, Running
 from tools.load.subjects import RECORD_BYTES, bucket_of, fill, in_process, read_until
@@ -315,15 +316,26 @@ def report_bootstrap(options: Options) -> None:
 TORN_RATIO_MAX = 3.0
 
 
+UUID = bytes(range(16))
+KNOWN = "structs by one who knows the numbers"  # no client does; for the record
+
+
 def torn_bodies(size: int) -> dict[str, bytes]:
     """Bytes that a client may have sent: noise, and what looks like frames ever more."""
     lengths = fmt.FRAME_MAGIC + (2).to_bytes(4, "little")
-    struct = fmt.FRAME.pack(fmt.FRAME_MAGIC, 2, 5, 1, 0, 1000, 0, 0, 3, 2, 1, 0)
+
+    def struct(header: int, lsn: int) -> bytes:
+        fields = (fmt.FRAME_MAGIC, header, 5, 1, 0, 1000, 0, 0, lsn + 1, lsn, 1, 0)
+        return fmt.FRAME.pack(*fields) + b"\x81\4"
+
     units = {
         "magics": fmt.FRAME_MAGIC,
         "magics and lengths": lengths + bytes(8),
-        "structs with a wrong number": struct[:56] + b"\xff" * 6 + struct[62:] + b"\x81\4",
-        "structs that only a hash tells": struct + b"\x81\4",
+        "structs": struct(2, 2),
+        "structs that begin in structs": lengths + bytes([3, *bytes(7), 0x81, *bytes(7)]),
+        "structs in headers": struct(4 * 90, 2),
+        "structs in long headers": struct(size // 4, 2),
+        KNOWN: struct(2, first_lsn(UUID)),
     }
     repeated = {name: (unit * (size // len(unit) + 1))[:size] for name, unit in units.items()}
     return {"noise": os.urandom(size), **repeated}
@@ -332,7 +344,7 @@ def torn_bodies(size: int) -> dict[str, bytes]:
 def opening_s(root: Path, body: bytes) -> float:
     """Return the processor time of opening after a write of which the first sector was lost."""
     disk = RealDisk(str(root))
-    engine, _ = open_engine(disk, EngineOptions(), lambda: os.urandom(16), 1000, create=True)
+    engine, _ = open_engine(disk, EngineOptions(), lambda: UUID, 1000, create=True)
     engine.commit([(Create(1, 0, 0, 1000, 0, 0, [], "/s", "application/octet-stream"), b"")])
     path, begun = root / fmt.journal_path(engine.journal.number), engine.journal.length
     engine.commit([(Append(1, 0, len(body), 1000, 0, 1, [len(body)]), body)])
@@ -362,7 +374,7 @@ def report_torn(options: Options) -> None:
         row(f"open, torn: {size // MIB} MiB of {name}", f"{best * 1e3:.0f} ms")
         wanted = f"<= {TORN_RATIO_MAX:.0f}"
         if name != "noise":
-            reached = best <= TORN_RATIO_MAX * noise
+            reached = None if name == KNOWN else best <= TORN_RATIO_MAX * noise
             row("  against noise", f"{best / noise:.2f}", wanted, reached=reached)
 
 

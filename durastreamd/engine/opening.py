@@ -51,7 +51,7 @@ from durastreamd.model.records import (
     UnreadableRecordError,
 )
 from durastreamd.model.stream_state import Stream
-from durastreamd.storage import catalog, datadir, format as fmt, journal, log
+from durastreamd.storage import catalog, datadir, format as fmt, journal, log, scan
 from durastreamd.storage.disk import NO_FAULTS, Disk, sync_file, write_new_file
 from durastreamd.storage.recovery import JournalWalk, Replay, SetAside, Torn
 from durastreamd.storage.rows import BucketRow, StreamRow, latest
@@ -124,8 +124,9 @@ def _renew_lifetimes(engine: Engine, now_ms: int) -> None:
 def _make(disk: Disk, uuid: bytes) -> None:
     """Lay out a new data directory; the identity file comes last and makes it one."""
     datadir.make_folders(disk)
-    journal.JournalWriter(disk, uuid, 1, journal.FileHead(1, 0)).release()
-    catalog.CatalogWriter.create(disk, uuid, catalog.Commit(0, 1, 1, []))
+    first = scan.first_lsn(uuid)
+    journal.JournalWriter(disk, uuid, 1, journal.FileHead(first, first - 1)).release()
+    catalog.CatalogWriter.create(disk, uuid, catalog.Commit(first - 1, 1, 1, []))
     datadir.write_identity(disk, uuid)
 
 
@@ -369,6 +370,8 @@ class _Opening:
     ) -> None:
         engine = self._engine
         number = files[-1].number + 1
+        if not scan.is_drawn(next_lsn):
+            next_lsn = scan.first_lsn(engine.uuid)  # numbered from 1, by an older version
         # Nothing replayed is claimed to be durable in the journal: the checkpoint makes it so.
         head = journal.FileHead(next_lsn, loaded.commit.lsn)
         engine.journal = journal.JournalWriter(self._disk, engine.uuid, number, head)

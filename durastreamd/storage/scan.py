@@ -16,8 +16,11 @@ cost the square of the file. The walk is nevertheless both linear and complete:
 1. Whatever stands inside a frame that verifies is passed over: its lengths are true.
 2. A *place* is a magic after which the struct could be a real one: every field whose range is known
    has a value in it, as far as a compiled pattern can say: lengths are bounded, and the sequence
-   numbers of a journal file are known but for their lowest bytes. A magic that is no place costs
-   some ten nanoseconds: no hash and no Python.
+   numbers of a journal file are known but for their lowest bytes. No client knows them, for a
+   directory's first one is drawn by lot (``first_lsn``). So the pattern looks for their upper bytes
+   first, and whatever a client sends costs what noise does: no hash, no Python, no try at a magic.
+   In a journal of an older version, numbered from 1, a magic that is no place costs some ten
+   nanoseconds; and the rest of this theory is for it, and for somebody who knows the numbers.
 3. A place is *crowded* if another place is in its struct, or more than ``NESTED_MAX`` are in its
    head. Crowded places are hashed, too, but only until all of them together have cost
    ``CROWDED_FACTOR`` files, each its header and ``CROWDED_BYTES``.
@@ -62,6 +65,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from xxhash import xxh3_64_intdigest
 
 from durastreamd.storage import format as fmt
+from durastreamd.storage.checksum import seed
 
 # More places than any head of the journal that the server wrote can hold; see the theory. Entries
 # and rows were never chosen byte by byte by anybody, and may hold a few more.
@@ -89,6 +93,7 @@ class Shape(NamedTuple):
     place: re.Pattern[bytes]
     struct_bytes: int
     nested_max: int = NESTED_MAX_ELSEWHERE
+    lead: int = 0  # the pattern matches so far into the struct
 
 
 class Framed(Protocol):
@@ -165,12 +170,15 @@ class Walk(Generic[FrameT]):
         if self._shape is None:
             self._shape = self._make_shape()
         if not ahead and not self._all_found:
-            self._matches = self._shape.place.finditer(self._data, position)
+            start = position + self._shape.lead
+            self._matches = self._shape.place.finditer(self._data, start)
 
     def _pull(self) -> None:
         """Find more places."""
         assert self._matches is not None
-        found = [match.start() for match in islice(self._matches, _BATCH)]
+        assert self._shape is not None
+        lead = self._shape.lead
+        found = [match.start() - lead for match in islice(self._matches, _BATCH)]
         self._ahead += found
         self._all_found = len(found) < _BATCH
 
@@ -181,7 +189,7 @@ class Walk(Generic[FrameT]):
         unless there are no more. This is the loop that a client can have run a million times.
         """
         assert self._shape is not None
-        _, struct_bytes, nested_max = self._shape
+        _, struct_bytes, nested_max, _ = self._shape
         data, base, could, size = self._data, self._base, self._could, len(self._data)
         bare = struct_bytes - _SUM_BYTES
         fields = struct.Struct(f"<4xI{bare - 8}xQ").unpack_from
@@ -222,8 +230,24 @@ _COUNT = rb"......\0\0"
 _PLACE = rb".{7}\0"
 _LENGTHS = rb"...\0.....\0\0\0"
 _LSN_MAX = 2**48 - 1
+_LSN_AT = 56  # in a journal frame's struct
 _PAYLOAD_MAX = 2**30
 _ARRAY = rb"[\x81-\x9b]"  # a header is one, and not an empty one
+
+
+# The first lsn of a directory is drawn from these: half of all that fit, and none that is likely.
+_FIRST_LSN_MIN = 2**40
+_FIRST_LSN_MAX = 2**47
+
+
+def first_lsn(uuid: bytes) -> int:
+    """Return where a directory's sequence numbers begin, which no client can guess or ask for."""
+    return _FIRST_LSN_MIN + seed("first lsn", uuid) % (_FIRST_LSN_MAX - _FIRST_LSN_MIN)
+
+
+def is_drawn(lsn: int) -> bool:
+    """Tell whether sequence numbers this high began by lot; older versions began with 1."""
+    return lsn >= _FIRST_LSN_MIN
 
 
 def _common(low: int, high: int) -> tuple[int, bytes]:
@@ -236,8 +260,9 @@ def journal_shape(size: int, first_lsn: int | None) -> Shape:
     """Return what is known of the frames of a journal file of a size, numbered from the first one.
 
     They are numbered without gaps, and none is shorter than its struct, so the upper bytes of both
-    lsns are known; to jump to them and compare is the cheapest way to turn a magic away. What
-    stands between them and the lengths would turn away little else.
+    lsns are known. If they are secret they are what is looked for; otherwise it is the magic, and
+    to jump to them and compare is the cheapest way to turn it away. What stands between them and
+    the lengths would turn away little else.
     """
     low, high = (0, _LSN_MAX)
     if first_lsn is not None:
@@ -248,10 +273,14 @@ def journal_shape(size: int, first_lsn: int | None) -> Shape:
     lengths, seen = rb"...\0...[\0-\x3f]\0\0\0\0", b""
     if size > _PAYLOAD_MAX:
         lengths, seen = rb"...\0", rb".....\0\0\0"
-    lsns = (b".{%d}" % (40 + varying), upper, b"." * varying, upper)
-    pattern = re.escape(fmt.FRAME_MAGIC) + lengths + rb"(?=" + seen + b"".join(lsns)
-    pattern += rb".{16}" + _ARRAY + rb")"
-    return Shape(re.compile(pattern, re.DOTALL), fmt.FRAME.size, NESTED_MAX)
+    magic, between = re.escape(fmt.FRAME_MAGIC), b".{%d}" % (_LSN_AT - 16 + varying)
+    after = b"." * varying + upper + rb".{16}" + _ARRAY
+    if is_drawn(low):
+        before = magic + lengths + seen + between + upper
+        pattern, lead = upper + b"(?<=" + before + b")(?=" + after + b")", _LSN_AT + varying
+    else:
+        pattern, lead = magic + lengths + b"(?=" + seen + between + upper + after + b")", 0
+    return Shape(re.compile(pattern, re.DOTALL), fmt.FRAME.size, NESTED_MAX, lead)
 
 
 INDEX = Shape(

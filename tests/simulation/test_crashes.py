@@ -9,9 +9,10 @@ from itertools import count
 
 import pytest
 
-from tests.support.crashes import check, hunt, recovered
+from durastreamd.storage.scan import is_drawn
+from tests.support.crashes import check, explore, hunt, recovered
 from tests.support.sim_disk import SimDisk, crash_images
-from tests.support.world import World, dump, start
+from tests.support.world import World, dump, numbered_from_1, start
 
 SHARDS = 24
 STATES_MIN = 8_500
@@ -48,3 +49,22 @@ def test_a_crash_while_a_directory_is_made_leaves_one_or_none() -> None:
         for image in crash_images(world.disk, rng, cap=8, weak=True):
             check(recovered(image, f"kill at {where}, then cut"), [seen], where)
     assert len(left) > 10
+
+
+@pytest.mark.slow
+def test_no_crash_in_the_first_start_on_an_older_directory_loses_anything() -> None:
+    """Its sequence numbers jump from where an older version left them to where nobody guesses."""
+    with numbered_from_1():
+        world = World()
+    for operation in (
+        lambda: world.create("/a"),
+        lambda: world.append("/a", b"in the journal"),
+        world.checkpoint,
+        lambda: world.append("/a", b"and after a checkpoint"),
+    ):
+        world.step(operation)
+    rng = random.Random(0)
+    assert sum(explore(point, rng, cap=2, deep=0.5) for point in world.points) > 300
+    engine, _ = start(world.disk.survivor())
+    assert world.engine.journal.next_lsn < 10
+    assert is_drawn(engine.journal.next_lsn)

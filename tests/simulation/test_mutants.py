@@ -24,7 +24,7 @@ from durastreamd.storage import (
     recovery,
 )
 from tests.support.crashes import ViolationError, hunt, hunt_an_end_in_a_checkpoint
-from tests.support.failures import hunt_failures
+from tests.support.failures import hunt_a_failed_cut, hunt_failures
 from tests.support.sim_disk import SimDisk
 
 Patch = pytest.MonkeyPatch
@@ -300,7 +300,6 @@ FAILING_MUTANTS: tuple[Mutant, ...] = (
     catalogue_synced_but_not_written_again,
     successes_beside_a_failure_forgotten,
     a_failed_checkpoint_forgets_its_marks,
-    a_failed_checkpoint_forgets_what_is_trimmed,
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -350,7 +349,14 @@ def test_a_row_left_out_of_a_checkpoint_is_caught(monkeypatch: Patch) -> None:
         hunt_an_end_in_a_checkpoint()
 
 
+def test_what_a_failed_checkpoint_forgets_to_trim_is_caught(monkeypatch: Patch) -> None:
+    a_failed_checkpoint_forgets_what_is_trimmed(monkeypatch)
+    with pytest.raises(ViolationError):
+        hunt_a_failed_cut()
+
+
 def test_the_unbroken_engine_passes_what_catches_the_mutants() -> None:
     hunt_an_end_in_a_checkpoint()
+    hunt_a_failed_cut()
     for seed in range(2):
         assert hunt(seed, steps=30, cap=6).states > 0

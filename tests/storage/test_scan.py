@@ -6,6 +6,8 @@ Effort is counted in hashes and bytes hashed, never in seconds.
 import logging
 import math
 import random
+import re
+from contextlib import nullcontext
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,22 +20,21 @@ from xxhash import xxh3_64_intdigest
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
-from durastreamd.errors import CorruptDataError
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Append, Create, Mark
-from durastreamd.storage import catalog, format as fmt, index, journal, scan
+from durastreamd.storage import format as fmt, journal, scan
 from durastreamd.storage.checksum import digest, payload_sum
-from durastreamd.storage.rows import BucketEndRow
 from durastreamd.storage.scan import (
     CROWDED_BYTES,
     CROWDED_FACTOR,
     NESTED_MAX,
-    NESTED_MAX_ELSEWHERE,
     Gap,
+    first_lsn,
     journal_shape,
 )
 from tests.support.sim_disk import SimDisk
+from tests.support.world import numbered_from_1
 
 UUID = b"\x07" * 16
 NOW = 1_700_000_000_000
@@ -107,9 +108,9 @@ def overlapping(size: int) -> bytes:
     return (unit * (size // len(unit) + 1))[:size]
 
 
-def careful(size: int, reach: int, *, unit: int = 96) -> bytes:
+def careful(size: int, reach: int, *, unit: int = 96, first: int = 1) -> bytes:
     """The best imitation: every field as it could be, the header an array, heads inside heads."""
-    bare = fmt.FRAME.pack(fmt.FRAME_MAGIC, reach, 5, 1, 0, NOW, 0, 0, 2, 1, 1, 0)
+    bare = fmt.FRAME.pack(fmt.FRAME_MAGIC, reach, 5, 1, 0, NOW, 0, 0, first + 1, first, 1, 0)
     one = (bare + b"\x82\x00\x81\x05").ljust(unit, b"\0")
     return (one * (size // unit + 1))[:size]
 
@@ -117,11 +118,12 @@ def careful(size: int, reach: int, *, unit: int = 96) -> bytes:
 # --- opening ---
 
 
-def torn_write(body: bytes) -> SimDisk:
+def torn_write(body: bytes, *, older: bool = False) -> SimDisk:
     """Return a directory whose last write, of ``body``, was cut short: its first sector is lost."""
     logging.getLogger("durastreamd").setLevel(logging.CRITICAL)
     disk = SimDisk()
-    engine = opened(disk, create=True)[0]
+    with numbered_from_1() if older else nullcontext():
+        engine = opened(disk, create=True)[0]
     outcome, drafted = engine.namespace.decide_create(CreateCommand("/a"), NOW)
     assert drafted is not None, outcome
     engine.commit([drafted])
@@ -143,8 +145,8 @@ def opened(disk: SimDisk, *, create: bool = False) -> tuple[Engine, Report]:
     return open_engine(disk, EngineOptions(), lambda: UUID, NOW, create=create)
 
 
-def opening_hashes(body: bytes, effort: Effort) -> int:
-    disk = torn_write(body)
+def opening_hashes(body: bytes, effort: Effort, *, older: bool = False) -> int:
+    disk = torn_write(body, older=older)
     effort.heads.clear()
     effort.payloads.clear()
     engine, report = opened(disk)
@@ -163,9 +165,38 @@ def test_imitated_heads_open_like_noise(every: int, effort: Effort) -> None:
 @pytest.mark.parametrize("kind", ["magic", "header", "payload", "lsn", "durable", "array"])
 def test_no_crude_imitation_is_ever_looked_at(kind: str, effort: Effort) -> None:
     """Whatever field gives it away, the pattern finds no place; the walk has nothing to do."""
-    opening_hashes(crude(MIB, kind), effort)
+    opening_hashes(crude(MIB, kind), effort, older=True)
     assert len(effort.heads) < 20
     assert not journal_shape(MIB, 1).place.search(crude(MIB, kind))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(careful(MIB, 2, unit=fmt.FRAME.size + 2), id="heads side by side"),
+        pytest.param(careful(MIB, 4 * 96), id="heads inside heads"),
+        pytest.param(careful(MIB, MIB // 2), id="long heads"),
+        pytest.param(overlapping(MIB), id="structs inside structs"),
+        pytest.param(careful(MIB, 2, first=2**40 + 2**30), id="numbers as if drawn"),
+    ],
+)
+def test_no_imitation_by_a_client_is_ever_looked_at(body: bytes, effort: Effort) -> None:
+    """No client knows the sequence numbers, and they are what is looked for: no place, no try."""
+    first = first_lsn(UUID)
+    opening_hashes(body, effort)
+    assert len(effort.heads) < 20
+    pattern = journal_shape(MIB, first).place.pattern
+    assert pattern.startswith(re.escape(first.to_bytes(8, "little")[3:]))
+    assert first.to_bytes(8, "little")[3:6] not in body
+
+
+def test_sequence_numbers_begin_where_nobody_guesses() -> None:
+    drawn = {first_lsn(bytes([number]) * 16) for number in range(256)}
+    assert len({lsn >> 24 for lsn in drawn}) == 256  # what the pattern knows of them differs
+    assert all(2**40 <= lsn < 2**47 for lsn in drawn)
+    disk = SimDisk()
+    engine = opened(disk, create=True)[0]
+    assert engine.journal.next_lsn == first_lsn(UUID)
 
 
 def bytes_bound(size: int) -> int:
@@ -179,15 +210,18 @@ def hashes_bound(size: int) -> int:
 def test_the_best_imitation_opens_within_the_bound(effort: Effort) -> None:
     size = MIB
     whole = size + 1024  # with what stands before it in the file
+    first = first_lsn(UUID)  # known to somebody who reads the server's files
     # Each head holds as many others as may be; then more, and most are not even looked at.
-    hashed = opening_hashes(careful(size, 4 * 96), effort)
+    hashed = opening_hashes(careful(size, 4 * 96, first=first), effort)
     assert 4 * size < hashed <= bytes_bound(whole)
     assert len(effort.heads) <= hashes_bound(whole)
-    for body in (careful(size, 5 * 96), careful(size, size // 2), overlapping(size)):
-        assert opening_hashes(body, effort) <= bytes_bound(whole)
+    for reach in (5 * 96, size // 2):
+        assert opening_hashes(careful(size, reach, first=first), effort) <= bytes_bound(whole)
         assert len(effort.heads) <= hashes_bound(whole)
+    assert opening_hashes(overlapping(size), effort, older=True) <= bytes_bound(whole)
+    assert len(effort.heads) <= hashes_bound(whole)
     # As many short ones as there is room for.
-    opening_hashes(careful(size, 2, unit=fmt.FRAME.size + 2), effort)
+    opening_hashes(careful(size, 2, unit=fmt.FRAME.size + 2, first=first), effort)
     assert size // 100 < len(effort.heads) <= hashes_bound(whole)
 
 
@@ -324,18 +358,18 @@ def test_sequence_numbers_out_of_range_cost_nothing(effort: Effort) -> None:
     assert len(effort.heads) > 90
 
 
-@given(st.integers(1, 2**48 - 2**32), st.integers(0, 2**31), st.data())
+@given(st.integers(1, 2**48 - 2**32) | st.integers(1, 2**32), st.integers(0, 2**31), st.data())
 def test_every_struct_that_could_be_real_is_a_place(
-    first_lsn: int, size: int, data: st.DataObject
+    first: int, size: int, data: st.DataObject
 ) -> None:
-    lsn = data.draw(st.integers(first_lsn, first_lsn + size // fmt.FRAME.size))
-    durable = data.draw(st.integers(first_lsn - 1, lsn - 1))
+    lsn = data.draw(st.integers(first, first + size // fmt.FRAME.size))
+    durable = data.draw(st.integers(first - 1, lsn - 1))
     payload = data.draw(st.integers(0, max(size, 2**30) - 1))
     ids = st.integers(0, 2**48) | st.just(2**64 - 1)
     fields = [data.draw(ids), *(data.draw(st.integers(0, 2**63)) for _ in range(4))]
     bare = (fmt.FRAME_MAGIC, 2, payload, *fields, lsn, durable, data.draw(ids), 2**64 - 1)
-    assert journal_shape(size, first_lsn).place.match(fmt.FRAME.pack(*bare) + b"\x81\4")
-    assert journal_shape(size, None).place.match(fmt.FRAME.pack(*bare) + b"\x81\4")
+    for shape in (journal_shape(size, first), journal_shape(size, None)):
+        assert shape.place.match(fmt.FRAME.pack(*bare) + b"\x81\4", shape.lead)
 
 
 MAGIC = int.from_bytes(fmt.FRAME_MAGIC, "big")
@@ -435,63 +469,3 @@ def test_places_are_at_least_sixteen_bytes_apart(junk: bytes, shift: int) -> Non
     places = [match.start() for match in journal_shape(MIB, None).place.finditer(data)]
     assert all(second - first >= 16 for first, second in pairwise(places))
     assert NESTED_MAX >= (6 * 9 - 1) // 16 + 1
-
-
-# --- the other files ---
-
-
-def test_an_index_is_read_on_after_a_bad_entry() -> None:
-    file = index.IndexFile(3, 0)
-    data = file.header()
-    places = []
-    for lsn in range(1, 6):
-        places.append(len(data))
-        frame = fmt.StoredFrame(3, 10 * lsn, 10, NOW, lsn, 1, lsn, APPEND, b"")
-        data += file.entry(frame, len(data))
-    rotten = bytearray(data)
-    rotten[places[2] + 30] ^= 4
-    items = list(file.walk(bytes(rotten)).items(index.HEADER_BYTES))
-    assert [item.position for item in items] == places
-    assert [isinstance(item, Gap) for item in items] == [False, False, True, False, False]
-
-
-def test_the_torn_end_of_a_catalogue_costs_little_whatever_it_imitates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    hashed = []
-
-    def count(data: bytes, seed: int) -> int:
-        hashed.append(len(data))
-        return xxh3_64_intdigest(data, seed)
-
-    monkeypatch.setattr(scan, "xxh3_64_intdigest", count)
-    disk = SimDisk()
-    disk.make_directory(fmt.CATALOG_DIR)
-    writer = catalog.CatalogWriter.create(disk, UUID, catalog.Commit(1, 1, 1, []))
-    path = fmt.catalog_path(writer.number)
-    good = disk.read(path)
-    fake = fmt.CATALOG_FRAME.pack(fmt.COMMIT_MAGIC, 40_000, 3, 0)
-    data = good + (fake * 4000)
-    walk = catalog.walk(data, catalog.file_seed(UUID, writer.number), 1)
-    assert [type(item) for item in walk.items(len(good))] == [Gap]
-    assert 0 < sum(hashed) <= (NESTED_MAX_ELSEWHERE + 1 + CROWDED_FACTOR) * len(data)
-    handle = disk.open(path, write=True)
-    disk.pwrite(handle, fake * 4000, len(good))
-    assert catalog.load(disk, UUID).torn == fake * 4000
-
-
-def test_a_later_checkpoint_behind_damage_is_seen() -> None:
-    disk = SimDisk()
-    disk.make_directory(fmt.CATALOG_DIR)
-    writer = catalog.CatalogWriter.create(disk, UUID, catalog.Commit(1, 1, 1, []))
-    ends = [writer.length]
-    for lsn in (2, 3):
-        writer.append(list(catalog.encode_rows([BucketEndRow("b")])), catalog.Commit(lsn, 1, 1, []))
-        ends.append(writer.length)
-
-    def rot(data: bytearray) -> None:
-        data[ends[0] + 30] ^= 1
-
-    disk.damage(fmt.catalog_path(writer.number), rot)
-    with pytest.raises(CorruptDataError, match="damaged before its last checkpoint"):
-        catalog.load(disk, UUID)

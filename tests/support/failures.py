@@ -12,7 +12,9 @@ record, and may be seen in the kernel's memory although it is not on the disk an
 import errno
 import logging
 import random
+from contextlib import suppress
 
+from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.opening import Report
 from durastreamd.errors import StorageError, SyncFailedError
 from durastreamd.model.records import Record
@@ -164,3 +166,19 @@ def _now(world: FailingWorld, expected: object, where: str) -> None:
     if found != expected:
         message = f"{where}: shown {found}, acknowledged {expected}"
         raise ViolationError(message)
+
+
+def hunt_a_failed_cut() -> None:
+    """Have the checkpoint fail that would remove what retention has passed: too rare for dice."""
+    world = FailingWorld()
+    world.create("/a")
+    for _ in range(8):
+        world.append("/a", b"x" * 100)
+        world.checkpoint()
+    world.publish("/a", world.engine.namespace.by_key["/a"].tail, b"all of it")
+    world.engine.journal.rotate()
+    world.disk.refuse(errno.EIO, ("pwrite",))
+    with suppress(StorageError):
+        cp.run(cp.checkpoint(world.engine))
+    world.disk.mend()
+    _tidied_alive(world, "a failed checkpoint")

@@ -7,8 +7,8 @@ state: everything a client could find out.
 """
 
 import random
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer, Record, Snapshot, Touch
 from durastreamd.model.stream_state import Detail, Stream, check_invariants
 from durastreamd.protocol.outcomes import Outcome
-from durastreamd.storage import format as fmt, log
+from durastreamd.storage import format as fmt, log, scan
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import read_file
 from durastreamd.storage.format import StoredFrame
@@ -41,6 +41,16 @@ TINY = EngineOptions(
 NOW = 1_700_000_000_000
 
 Dump = dict[str, tuple[object, ...]]
+
+
+@contextmanager
+def numbered_from_1() -> Iterator[None]:
+    """Make directories as older versions did: the first lsn is 1, as everybody may know."""
+    drawn, scan.first_lsn = scan.first_lsn, lambda uuid: 1
+    try:
+        yield
+    finally:
+        scan.first_lsn = drawn
 
 
 def start(disk: SimDisk, *, create: bool = False, now_ms: int = NOW) -> tuple[Engine, Report]:
