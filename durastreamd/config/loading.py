@@ -148,7 +148,15 @@ def _from_flags(flags: Sequence[tuple[str, str]], wrong: list[str]) -> Iterator[
 
 
 def _split(setting: Setting, value: str) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if setting.plural else value
+    """Take a list apart: ``a,b``, or as it stands in a file, ``["a", "b"]``."""
+    if not setting.plural:
+        return value
+    if value.lstrip().startswith("["):
+        try:
+            return tomllib.loads(f"list = {value}")["list"]
+        except tomllib.TOMLDecodeError:
+            return value  # no list of either form, which is said where values are judged
+    return [part.strip() for part in value.split(",") if part.strip()]
 
 
 def _known(section: str, key: str, where: str, wrong: list[str]) -> Setting | None:

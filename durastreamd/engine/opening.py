@@ -38,7 +38,7 @@ from durastreamd.engine.engine import Engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.engine.view import record_of
 from durastreamd.errors import CorruptDataError, ReadFailedError
-from durastreamd.model.namespace import Bucket
+from durastreamd.model.buckets import Bucket
 from durastreamd.model.records import (
     MARK_STREAM,
     BucketChange,

@@ -8,6 +8,7 @@ when it was drained and the last connection is gone.
 
 import errno
 import logging
+import re
 import socket
 import ssl
 from collections import Counter
@@ -30,6 +31,7 @@ from durastreamd.http.exchange import (
     Headers,
     QuickHandler,
 )
+from durastreamd.http.h1.strict import target_of
 from durastreamd.http.h2.connection import H2Connection
 from durastreamd.http.limits import HttpLimits
 from durastreamd.http.listener import Listener
@@ -46,6 +48,8 @@ log = logging.getLogger("durastreamd.http")
 _EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _EXHAUSTED_PAUSE_S: Final = 0.2  # Long enough not to spin, short enough not to be noticed.
 _ACCEPT_BATCH: Final = 64  # Then let others run.
+_BEGUN_BYTES: Final = 512  # of a connection for TLS, to see whether it speaks that
+_PLAIN_HTTP: Final = re.compile(rb"[A-Z]")  # a method; TLS begins with the byte 22
 
 
 class Server:
@@ -242,6 +246,10 @@ class Server:
                 if tls is None:
                     transport = PlainTransport(sock, peer, self.limits.write_s_max)
                 else:
+                    begun = await self._first_bytes(sock)
+                    if _PLAIN_HTTP.match(begun):
+                        await self._refuse_plain(sock, peer, begun)
+                        return
                     transport, alpn = await self._shake_hands(sock, peer, tls)
                 connection = await choose_version(transport, context, alpn)
             finally:
@@ -259,6 +267,18 @@ class Server:
             self._served.discard(connection)
             self.statistics.h2_open -= newer
             self.statistics.stalled_total += transport.stalled
+
+    async def _first_bytes(self, sock: socket.socket) -> bytes:
+        """Look at what a client of TLS begins with, and leave it there."""
+        with trio.move_on_after(self.limits.tls_handshake_s_max):
+            await wait_readable(sock)
+            try:
+                return sock.recv(_BEGUN_BYTES, socket.MSG_PEEK)
+            except OSError as exc:
+                msg = "the client hung up before the TLS handshake"
+                raise HungUpError(msg) from exc
+        msg = "the TLS handshake took too long"
+        raise HungUpError(msg)
 
     async def _shake_hands(
         self, sock: socket.socket, peer: str, tls: ssl.SSLContext
@@ -283,12 +303,29 @@ class Server:
 
     async def _refuse(self, sock: socket.socket, peer: str) -> None:
         """Tell a surplus client to come back later."""
-        transport = PlainTransport(sock, peer, self.limits.linger_s_max)
         detail = "There are too many connections."
-        body = problems.render(problems.UNAVAILABLE, detail, retryAfter=int(RETRY_AFTER))
+        # Nothing was read of it, so it is the server itself that was asked.
+        body = problems.render(problems.UNAVAILABLE, detail, "/", retryAfter=int(RETRY_AFTER))
         headers = [*PROBLEM_HEADERS, (b"Retry-After", RETRY_AFTER)]
+        try:
+            await self._last_words(sock, peer, 503, headers, body)
+        finally:
+            self._refusing -= 1
+
+    async def _refuse_plain(self, sock: socket.socket, peer: str, begun: bytes) -> None:
+        """Tell a client that speaks plain HTTP on a port for TLS."""
+        self.statistics.refused_total += 1
+        detail = "This port speaks TLS, and the request came without; use https:// in its URL."
+        body = problems.render(problems.BAD_REQUEST, detail, target_of(begun))
+        await self._last_words(sock, peer, problems.BAD_REQUEST.status, PROBLEM_HEADERS, body)
+
+    async def _last_words(
+        self, sock: socket.socket, peer: str, status: int, headers: Headers, body: bytes
+    ) -> None:
+        """Answer on a connection that is not served, and hang up."""
+        transport = PlainTransport(sock, peer, self.limits.linger_s_max)
         framing = b"Content-Length: %d\r\n" % len(body) + self._common.block
-        head = render.head(503, headers, framing, keep_alive=False)
+        head = render.head(status, headers, framing, keep_alive=False)
         try:
             with trio.move_on_after(self.limits.linger_s_max):
                 await transport.send(head + body)
@@ -296,5 +333,4 @@ class Server:
         except HungUpError:
             pass  # It did not wait for an answer.
         finally:
-            self._refusing -= 1
             await transport.hang_up()

@@ -24,6 +24,7 @@ from itertools import islice
 from msgspec import Struct
 from sortedcontainers import SortedDict
 
+from durastreamd.model.buckets import Bucket, bucket_of
 from durastreamd.model.draft import Payload
 from durastreamd.model.lineage import Lineage
 from durastreamd.model.records import (
@@ -85,18 +86,6 @@ class CreateCommand(Struct, frozen=True):
     payload: Payload | Malformed | None = None
     fork: ForkPoint | None = None
     life: int | None = None  # only if the name belongs to the stream of this id
-
-
-class Bucket(Struct):
-    """A bucket: when it was made, how many streams it has."""
-
-    created_ms: int
-    streams: int = 0
-
-
-def bucket_of(key: str) -> str:
-    """Return the bucket of a key, "" on the path surface."""
-    return key.partition("/")[0]
 
 
 class Namespace:
@@ -308,7 +297,7 @@ class Namespace:
             return BucketMissing(), None
         streams = found.streams + self._arriving[bucket]
         if streams:
-            return BucketNotEmpty(streams), None
+            return BucketNotEmpty(streams, found.kept), None
         return BucketDeleted(), BucketChange(bucket, now_ms, exists=False)
 
     # --- in flight ---
@@ -366,6 +355,8 @@ class Namespace:
             stream.lsn = lsn
             if record.soft:
                 self._hide(stream)
+                if bucket := bucket_of(stream.key):
+                    self.buckets[bucket].kept += not stream.gone
                 stream.gone = True
                 return []
             return self._remove(stream)
@@ -386,6 +377,7 @@ class Namespace:
         bucket = bucket_of(stream.key)
         if bucket:
             self.buckets[bucket].streams += 1
+            self.buckets[bucket].kept += stream.gone
         if stream.source:
             self._forks.setdefault(stream.source, set()).add(stream.id)
         self._show(stream)
@@ -428,6 +420,7 @@ class Namespace:
             bucket = bucket_of(last.key)
             if bucket:
                 self.buckets[bucket].streams -= 1
+                self.buckets[bucket].kept -= last.gone
             last = self._abandoned_source(last)
         return ended
 

@@ -22,6 +22,16 @@ _TOKEN = re.compile(rf"[0-9]{{{DIGITS}}}")
 _REFERENCE_START = "_".join(("0" * DIGITS,) * 2)
 
 
+def misread(shown: str, token: str) -> str:
+    """Say what an offset looks like to somebody who sent ``token``, quoted as ``shown``."""
+    detail = (
+        f"{shown} is not an offset of this server: those are the {DIGITS} digits of a "
+        f"Stream-Next-Offset, {START} for the start and {NOW} for the end"
+    )
+    near = token.isascii() and token.isdigit() and len(token) < DIGITS
+    return f"{detail}; did you mean {token.zfill(DIGITS)}?" if near else f"{detail}."
+
+
 def mint(position: int) -> Offset:
     """Return the token for ``position``."""
     return Offset(f"{position:016d}")

@@ -177,9 +177,10 @@ class BucketDeleted(Struct, frozen=True):
 
 
 class BucketNotEmpty(Struct, frozen=True):
-    """The bucket still has streams."""
+    """The bucket still has streams; ``kept`` of them are deleted ones that forks still read."""
 
     streams: int
+    kept: int = 0
 
 
 class Touched(Struct, frozen=True):

@@ -241,10 +241,6 @@ METHOD_NOT_ALLOWED = _row(
     "METHOD_NOT_ALLOWED", 405, "Method Not Allowed",
     "The URL exists but does not know this method; the Allow header lists those it knows.",
 )  # fmt: skip
-NOT_ACCEPTABLE = _row(
-    "NOT_ACCEPTABLE", 406, "Not Acceptable",
-    "The answer has no form that the Accept header allows; widen it.",
-)  # fmt: skip
 REQUEST_TIMEOUT = _row(
     "REQUEST_TIMEOUT", 408, "Request Timeout",
     "The request did not arrive completely in time; send it again on a new connection.",

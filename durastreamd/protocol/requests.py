@@ -25,12 +25,16 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(rb"[0-9]+")
 _PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]*")
 _TIMESTAMP = re.compile(
-    r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII
+    r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:(?P<second>\d{2})(\.\d+)?([Zz]|[+-]\d{2}:\d{2})",
+    re.ASCII,
 )
+_LOCAL = re.compile(r"\d{4}-\d{2}-\d{2}([Tt ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?", re.ASCII)
+_LIKE = "2030-01-31T12:00:00Z"
 _CONTENT_TYPE = re.compile(
     rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+([\t ]*;[\t -~]*)?"
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 Headers = Mapping[bytes, bytes]
 
@@ -50,6 +54,15 @@ class ProblemError(Exception):
         self.detail = detail
         self.headers = headers
         self.members = members
+
+
+def check_escapes(text: str) -> None:
+    """Raise if a percent sign in a path or query is not followed by two hexadecimal digits."""
+    broken = _BROKEN_ESCAPE.search(text)
+    if broken is not None:
+        shown = quoted(text[broken.start() : broken.start() + 3])
+        detail = f"{shown} is not a percent-escape; a percent sign itself is written %25."
+        raise ProblemError(problems.BAD_REQUEST, detail)
 
 
 def stream_name(path: str) -> str:
@@ -75,11 +88,29 @@ def stream_name(path: str) -> str:
 
 def query_of(query: str) -> dict[str, list[str]]:
     """Return the parameters of a query, each with all its values."""
+    if "%" in query:
+        check_escapes(query)
     found: dict[str, list[str]] = {}
-    for pair in query.split("&") if query else ():
-        name, _, value = pair.partition("=")
-        found.setdefault(unquote_plus(name), []).append(unquote_plus(value))
+    try:
+        for pair in query.split("&") if query else ():
+            name, _, value = pair.partition("=")
+            value = unquote_plus(value, errors="strict")
+            found.setdefault(unquote_plus(name, errors="strict"), []).append(value)
+    except UnicodeDecodeError:
+        raise ProblemError(problems.BAD_REQUEST, "The query is not UTF-8.") from None
     return found
+
+
+def single(found: Mapping[str, list[str]], name: str) -> str | None:
+    """Return the value of a parameter, None where it is not given; twice is a contradiction."""
+    given = found.get(name)
+    if given is None:
+        return None
+    if len(given) > 1:
+        detail = f"The query names {name} more than once; name it once."
+        problem = problems.INVALID_OFFSET if name in ("offset", "end") else problems.BAD_REQUEST
+        raise ProblemError(problem, detail)
+    return given[0]
 
 
 # --- writing ---
@@ -240,25 +271,41 @@ def create_head(headers: Headers) -> CreateHead:
 
 
 def _ttl_ms(value: bytes) -> int:
-    if not _PLAIN_NUMBER.fullmatch(value) or len(value) > 12 or int(value) > TTL_MAX_S:
-        shown = quoted(value.decode("latin-1"))
+    shown = quoted(value.decode("latin-1"))
+    if not _PLAIN_NUMBER.fullmatch(value):
         detail = (
             f"Stream-TTL is a whole number of seconds without sign or leading zero, not {shown}."
         )
+        raise ProblemError(problems.INVALID_TTL, detail)
+    if len(value) > 12 or int(value) > TTL_MAX_S:
+        detail = f"Stream-TTL is at most {TTL_MAX_S} seconds, not {shown}; leave it out for ever."
         raise ProblemError(problems.INVALID_TTL, detail)
     return int(value) * 1000
 
 
 def _expires_ms(value: str) -> int:
+    found = _TIMESTAMP.fullmatch(value)
     try:
-        if not _TIMESTAMP.fullmatch(value):
+        if found is None:
             raise ValueError(value)
-        moment = datetime.fromisoformat(value.upper()).astimezone(UTC)
+        # A leap second is the one before it and one more; Python's calendar has none.
+        leap = found["second"] == "60"
+        text = value[:17] + "59" + value[19:] if leap else value
+        moment = datetime.fromisoformat(text.upper()).astimezone(UTC)
+        moment += timedelta(seconds=1) if leap else timedelta()
         return max((moment - EPOCH) // timedelta(milliseconds=1), 0)
     except (ValueError, OverflowError):
-        detail = (
-            f"Stream-Expires-At is an RFC 3339 time like 2030-01-31T12:00:00Z, not {quoted(value)}."
-        )
+        detail = f"Stream-Expires-At is an RFC 3339 time like {_LIKE}, not {quoted(value)}."
+        if found is not None:
+            detail = (
+                f"Stream-Expires-At {quoted(value)} has the form of an RFC 3339 time, but there is "
+                "no such day, hour or offset, or it is not of the years 1 to 9999."
+            )
+        elif _LOCAL.fullmatch(value):
+            detail = (
+                f"Stream-Expires-At {quoted(value)} does not say of which place it is; "
+                f"end it with Z, or with an offset like +01:00, as in {_LIKE}."
+            )
         raise ProblemError(problems.INVALID_TTL, detail) from None
 
 
@@ -288,16 +335,6 @@ def _fork_head(headers: Headers) -> ForkHead | None:
 # --- reading ---
 
 
-def accepts_gzip(headers: Headers) -> bool:
-    """Tell whether an answer may be compressed with gzip."""
-    for choice in headers.get(b"accept-encoding", b"").lower().split(b","):
-        name, _, parameters = choice.partition(b";")
-        if name.strip() in (b"gzip", b"x-gzip"):
-            quality = parameters.replace(b" ", b"").removeprefix(b"q=")
-            return not quality or quality.strip(b"0.") != b""
-    return False
-
-
 class ReadHead(NamedTuple):
     """What a read asks for. ``offset`` is None where none was given."""
 
@@ -311,12 +348,7 @@ class ReadHead(NamedTuple):
 def read_head(query: str, headers: Headers) -> ReadHead:
     """Read the parameters of a read."""
     found = query_of(query)
-    given = found.get("offset", [])
-    if len(given) > 1:
-        detail = "The query names offset more than once; name it once."
-        raise ProblemError(problems.INVALID_OFFSET, detail)
-    offset = given[0] if given else None
-    live = found.get("live", [None])[0]
+    offset, live = single(found, "offset"), single(found, "live")
     if live is not None and live not in ("long-poll", "sse"):
         detail = f"live is long-poll or sse, not {quoted(live)}."
         raise ProblemError(problems.BAD_REQUEST, detail)
@@ -327,16 +359,17 @@ def read_head(query: str, headers: Headers) -> ReadHead:
         # A browser's EventSource reconnects to the first URL; the id says where it really is.
         resumed = headers[b"last-event-id"].decode("latin-1")
         offset = resumed if offsets.parse(resumed) is not None else offset
-    cursor, life = found.get("cursor", [None])[0], found.get("incarnation", [None])[0]
+    cursor, life = single(found, "cursor"), single(found, "incarnation")
     return ReadHead(offset, live, cursor, _end_of(found, live), life)
 
 
 def _end_of(found: dict[str, list[str]], live: str | None) -> int | None:
     """Read ``end``, an extension: a catch-up read stops there."""
-    if "end" not in found:
+    given = single(found, "end")
+    if given is None:
         return None
-    end = offsets.parse(found["end"][0])
-    if end is None or live is not None or len(found["end"]) > 1:
+    end = offsets.parse(given)
+    if end is None or live is not None:
         detail = "end is one offset of this server, and goes with reads that are not live."
         raise ProblemError(problems.INVALID_OFFSET, detail)
     return end
@@ -373,6 +406,7 @@ def lookup_of(query: str) -> Lookup | None:
 
 
 _LOOKUPS = ("at", "at-message", "at-byte", "at-offset")
+_SPACED_OFFSET = re.compile(r" (\d{2}:\d{2})$")
 
 
 def _moment(text: str) -> int:
@@ -380,7 +414,8 @@ def _moment(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 15:
         return int(text)
     try:
-        return _expires_ms(text.replace(" ", "+"))
+        # A plus that was not escaped is a space by now.
+        return _expires_ms(_SPACED_OFFSET.sub(r"+\1", text))
     except ProblemError:
         detail = f"at is a time in milliseconds or like 2030-01-31T12:00:00Z, not {quoted(text)}."
         raise ProblemError(problems.BAD_REQUEST, detail) from None

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from durastreamd.protocol import outcomes as oc, problems
+from durastreamd.protocol.names import ELSEWHERE
 from durastreamd.protocol.offsets import mint, mint_bytes
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.problems import quoted
@@ -211,7 +212,8 @@ def _malformed(outcome: oc.Malformed) -> ProblemError:
 
 
 def _no_bucket(_outcome: Outcome) -> ProblemError:
-    return ProblemError(problems.BUCKET_NOT_FOUND, "There is no such bucket; create it with PUT.")
+    detail = f"There is no such bucket; create it with PUT. {ELSEWHERE}"
+    return ProblemError(problems.BUCKET_NOT_FOUND, detail)
 
 
 _REFUSALS: dict[type, object] = {

@@ -10,6 +10,7 @@ from durastreamd.errors import OutcomeUnknownError, StorageError
 from durastreamd.http.budget import Budget
 from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Exchange, Phase, Reply, Request
+from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
 from durastreamd.protocol.names import PREFIX, Resource, place_of
 from durastreamd.protocol.offsets import mint
@@ -183,12 +184,25 @@ class App:
         elif place.is_bucket:
             await self._buckets.answer(exchange, place, permit)
         elif place.part == "snapshot":
-            stream = self._reader.asked(exchange.request, place.key)
+            stream = self._owner(exchange.request, place)
             await self._snapshots.answer(exchange, stream, place)
         elif exchange.request.method in ("GET", "HEAD"):
-            await self._bootstrap.answer(exchange, self._reader.asked(exchange.request, place.key))
+            await self._bootstrap.answer(exchange, self._owner(exchange.request, place))
         else:
             raise not_allowed(READING)
+
+    def _owner(self, request: Request, place: Resource) -> Stream:
+        """Return the stream that a part is asked of, or raise the problem."""
+        try:
+            return self._reader.asked(request, place.key)
+        except ProblemError as exc:
+            if exc.problem is not problems.NOT_FOUND:
+                raise
+            detail = (
+                f"{place.part} is a part of a stream, and that stream does not exist; create it "
+                "with PUT at the path before. No stream has a name that ends so."
+            )
+            raise ProblemError(problems.NOT_FOUND, detail) from None
 
     async def _stream(
         self, exchange: Exchange, method: str, key: str, permit: Permit | None

@@ -3,7 +3,7 @@
 from durastreamd.http.exchange import Exchange
 from durastreamd.protocol import outcomes as oc, problems
 from durastreamd.protocol.json_writing import json_body
-from durastreamd.protocol.names import LISTING, Resource
+from durastreamd.protocol.names import ELSEWHERE, LISTING, Resource
 from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.access.gate import Permit
 from durastreamd.service.answers import NOT_CACHED, Answer
@@ -38,7 +38,7 @@ class Buckets:
             outcome = await self._streams.ask(place.key, BucketCommand(exists=True))
             if isinstance(outcome, oc.BucketExists):
                 raise ProblemError(problems.BUCKET_EXISTS, f"The bucket {name} exists already.")
-            location = (b"Location", exchange.request.path.encode())
+            location = (b"Location", f"/{name}".encode())
             await exchange.respond(201, [location, _JSON], self._metadata(name))
         elif method in ("GET", "HEAD"):
             await self._send(exchange, self._metadata(name))
@@ -53,7 +53,10 @@ class Buckets:
 
     def _deleted(self, outcome: oc.Outcome) -> Answer:
         if isinstance(outcome, oc.BucketNotEmpty):
-            detail = f"The bucket has {outcome.streams} streams; delete them first."
+            there, kept = outcome.streams - outcome.kept, outcome.kept
+            detail = f"The bucket has {there} streams; delete them first."
+            if kept:
+                detail += f" {kept} more were deleted and have forks, which are to be deleted, too."
             raise ProblemError(problems.BUCKET_NOT_EMPTY, detail)
         if isinstance(outcome, oc.BucketMissing):
             raise missing()
@@ -63,13 +66,15 @@ class Buckets:
         bucket = self._streams.engine.namespace.buckets.get(name)
         if bucket is None:
             raise missing()
-        body = {"bucket_id": name, "streams": bucket.streams, "created_at_ms": bucket.created_ms}
+        shown = bucket.streams - bucket.kept
+        body = {"bucket_id": name, "streams": shown, "created_at_ms": bucket.created_ms}
         return json_body(body)
 
 
 def missing() -> ProblemError:
     """Return the problem of a bucket that is not there."""
-    return ProblemError(problems.BUCKET_NOT_FOUND, "There is no such bucket; create it with PUT.")
+    detail = f"There is no such bucket; create it with PUT. {ELSEWHERE}"
+    return ProblemError(problems.BUCKET_NOT_FOUND, detail)
 
 
 def not_allowed(methods: str) -> ProblemError:

@@ -17,7 +17,7 @@ from durastreamd.protocol.json_writing import json_body
 from durastreamd.protocol.names import PREFIX
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.problems import quoted
-from durastreamd.protocol.requests import ProblemError, query_of
+from durastreamd.protocol.requests import ProblemError, query_of, single
 from durastreamd.service.access.gate import Permit
 from durastreamd.service.access.grants import KeySpan
 from durastreamd.streams.registry import Streams
@@ -63,8 +63,9 @@ class Listings:
         Raises the problem of a query that makes no sense, and of a caller who may see nothing.
         """
         asked = query_of(query)
-        prefix, after = asked.get("prefix", [""])[0], asked.get("after", [""])[0]
-        page = _Page(_limit(asked.get("limit", [str(LIMIT_MAX)])[0]), place + after)
+        prefix, after = single(asked, "prefix") or "", single(asked, "after") or ""
+        limit = single(asked, "limit")
+        page = _Page(LIMIT_MAX if limit is None else _limit(limit), place + after)
         low = place + prefix
         for span in permit.listed(low) if permit is not None else [KeySpan(low)]:
             await trio.lowlevel.checkpoint()

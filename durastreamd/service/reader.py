@@ -111,7 +111,7 @@ class Reader:
         else:
             parsed = offsets.parse(token)
             if parsed is None:
-                detail = f"{problems.quoted(token)} is not an offset of this server."
+                detail = offsets.misread(problems.quoted(token), token)
                 raise ProblemError(problems.INVALID_OFFSET, detail)
             position = min(parsed, stream.tail)
         # A snapshot makes the start unreadable as such, also one of nothing: what it folds is only

@@ -6,8 +6,9 @@ from durastreamd.engine.view import View
 from durastreamd.http.exchange import Exchange
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
+from durastreamd.protocol.accept import accepts_gzip, prefers
 from durastreamd.protocol.content_type import media_type
-from durastreamd.protocol.requests import EPOCH, ReadHead, accepts_gzip
+from durastreamd.protocol.requests import EPOCH, ReadHead
 from durastreamd.service import forms
 from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, typed
 from durastreamd.service.limits import Limits
@@ -119,11 +120,11 @@ class Reads:
         limit = self._limits.reads.page_bytes_max
         with self._streams.engine.reading(stream) as view:
             page = await self._reader.page(view, stream, start, limit, stop)
-            form = _form(exchange, json=stream.json)
+            own = stream.content_type.encode()
+            form = _form(exchange, own, json=stream.json)
             encoding = "gzip" if not form and self._compresses(exchange, stream, page) else ""
-            kind = form or stream.content_type.encode()
             life = self._reader.life(stream)
-            fields = [*typed(kind), next_offset(page.end), life, *(extra or ())]
+            fields = [*typed(form or own), next_offset(page.end), life, *(extra or ())]
             fixed = lasting and page.end == stop
             fields.append(self._kept(page, lasting=lasting, fixed=fixed, bound=bound))
             exchange.common = exchange.common.varying(self._vary)
@@ -195,11 +196,13 @@ class Reads:
 _MARKS = {b"": "", NDJSON: "-lines", FRAMED: "-framed"}
 
 
-def _form(exchange: Exchange, *, json: bool) -> bytes:
+def _form(exchange: Exchange, kind: bytes, *, json: bool) -> bytes:
     """Return the media type that was asked for where it shows messages apart, else nothing."""
-    accept = exchange.request.headers.get(b"accept", b"")
+    accept = exchange.request.headers.get(b"accept")
     form = NDJSON if json else FRAMED
-    return form if form in accept else b""
+    if accept is None or form not in accept.lower():
+        return b""
+    return form if prefers(accept, form, kind) else b""
 
 
 def _matches(exchange: Exchange, tag: bytes) -> bool:

@@ -51,7 +51,7 @@ class Snapshots:
             return
         position = offsets.parse(place.offset)
         if position is None:
-            detail = f"{problems.quoted(place.offset)} is not an offset of this server."
+            detail = offsets.misread(problems.quoted(place.offset), place.offset)
             raise ProblemError(problems.INVALID_OFFSET, detail)
         if method == "PUT":
             await self._publish(exchange, stream, position)

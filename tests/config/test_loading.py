@@ -95,6 +95,22 @@ def test_a_wrong_variable_is_named(environment: dict[str, str], says: str) -> No
         read(None, environment, [])
 
 
+@pytest.mark.parametrize(
+    "text", ['["https://a.example", "https://b.example"]', "https://a.example,https://b.example"]
+)
+def test_a_list_is_given_as_in_a_file_or_with_commas(text: str) -> None:
+    flag = read(None, {}, [(f"cors.origins={text}", "--set")])
+    variable = read(None, {"DURASTREAMD_CORS__ORIGINS": text}, [])
+    for found in (flag, variable):
+        assert found.config.cors.origins == ("https://a.example", "https://b.example")
+
+
+@pytest.mark.parametrize("text", ['["https://a.example"', "[1]", "[["])
+def test_a_list_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a list of strings"):
+        read(None, {}, [(f"cors.origins={text}", "--set")])
+
+
 def test_other_variables_are_left_alone() -> None:
     assert read(None, {"DURASTREAMD_HOME": "x", "PATH": "y"}, []).sources == {}
 

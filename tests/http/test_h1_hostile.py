@@ -34,7 +34,9 @@ def check_problem(response: Response, status: int) -> None:
     assert response.status == status
     assert response.headers[b"content-type"] == b"application/problem+json"
     assert response.headers[b"connection"] == b"close"
-    assert json.loads(response.body)["status"] == status
+    body = json.loads(response.body)
+    assert body["status"] == status
+    assert body["instance"].startswith("/")
 
 
 async def check_ended(client: Client) -> None:

@@ -24,6 +24,10 @@ GET = b"GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 async def fetch(stream: trio.abc.Stream, request: bytes = GET) -> bytes:
     await stream.send_all(request)
+    return await drained(stream)
+
+
+async def drained(stream: trio.abc.ReceiveStream) -> bytes:
     data = b""
     while more := await stream.receive_some():
         data += more
@@ -249,14 +253,24 @@ async def test_mutual_tls_refuses_strangers(authority: Authority) -> None:
     assert server.statistics.exchanges_total == 1
 
 
-async def test_plain_bytes_on_a_tls_port_hurt_nobody(authority: Authority) -> None:
+@pytest.mark.parametrize("begun", ["GET", "noise", "nothing"])
+async def test_plain_bytes_on_a_tls_port_hurt_nobody(authority: Authority, begun: str) -> None:
     context = tls_context(authority.certificate, authority.key)
     (listener,) = open_tcp("127.0.0.1", 0, 10, context)
     server = Server([listener])
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, echo)
         async with await trio.open_tcp_stream("127.0.0.1", listener.port) as stream:
-            assert b"HTTP/1.1" not in await fetch(stream)
+            if begun == "GET":
+                answer = await fetch(stream)
+                assert answer.startswith(b"HTTP/1.1 400 ")
+                assert b"Connection: close" in answer
+                told = json.loads(answer.partition(b"\r\n\r\n")[2])
+                assert "use https://" in told["detail"]
+                assert (told["code"], told["instance"]) == ("BAD_REQUEST", "/a")
+            elif begun == "noise":
+                await stream.send_all(b"\x80\x00\x01noise that is neither\r\n\r\n")
+                assert b"HTTP/1.1" not in await drained(stream)
         server.drain()
     assert server.statistics.connections_open == 0
 

@@ -5,8 +5,9 @@ from itertools import count
 import pytest
 from hypothesis import given, strategies as st
 
+from durastreamd.model.buckets import bucket_of
 from durastreamd.model.draft import Payload
-from durastreamd.model.namespace import CreateCommand, ForkPoint, Namespace, bucket_of
+from durastreamd.model.namespace import CreateCommand, ForkPoint, Namespace
 from durastreamd.model.records import Append, Create, Delete, Record, Snapshot
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import outcomes as out
@@ -412,7 +413,7 @@ def test_bucket_is_made_once_and_ends_when_it_is_empty(space: Space) -> None:
     space.create("b/x")
     space.fork("/f", "b/x")
     space.delete("b/x")
-    assert space.bucket("b", exists=False) == out.BucketNotEmpty(1)  # gone, but kept for its fork
+    assert space.bucket("b", exists=False) == out.BucketNotEmpty(1, 1)  # kept for its fork
     space.delete("/f")
     assert space.bucket("b", exists=False) == out.BucketDeleted()
     assert space.create("b/x") == out.BucketMissing()

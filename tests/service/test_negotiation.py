@@ -163,6 +163,25 @@ async def test_events_carry_the_headers_for_pages(autojump_clock: MockClock) -> 
         assert reply["X-Content-Type-Options"] == "nosniff"
 
 
+# --- Accept ---
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/x-ndjson", "application/x-ndjson"),
+        ("application/x-ndjson;q=0.1, application/json", "application/json"),
+        ("application/x-ndjson;q=0", "application/json"),
+        ("text/html", "application/json"),
+        ("*/*", "application/json"),
+    ],
+)
+async def test_the_form_is_the_one_that_is_liked_best(site: Site, accept: str, kind: str) -> None:
+    await site.make("s", JSON, b"[1,2]")
+    reply = await site.get("s?offset=-1", {"Accept": accept})
+    assert (reply.status, reply["Content-Type"]) == (200, kind)
+
+
 # --- gzip ---
 
 

@@ -174,6 +174,8 @@ MALFORMED_OFFSETS = (
     "%D9%A0" * 16,
 )
 MALFORMED_NAMES = (
+    "snapshot",
+    "%zz",
     "a//b",
     "a/",
     "..",
@@ -310,7 +312,7 @@ ELSEWHERE = {
 }  # fmt: skip
 # Of surfaces that have tests of their own, or that do not exist yet.
 NOT_HERE = {
-    "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_ACCEPTABLE", "BUCKET_NOT_FOUND", "BUCKET_EXISTS",
+    "UNAUTHENTICATED", "PERMISSION_DENIED", "BUCKET_NOT_FOUND", "BUCKET_EXISTS",
     "BUCKET_NOT_EMPTY", "SNAPSHOT_NOT_FOUND", "SNAPSHOT_CONFLICT", "FOREIGN_PAGE", "MISDIRECTED",
     "OUTCOME_UNKNOWN", "OUTCOME_UNKNOWN_REPEAT",
 }  # fmt: skip
@@ -419,3 +421,26 @@ async def test_path_that_names_nothing_is_refused(site: Site, path: str) -> None
         reply = await site.raw(method, path, TEXT, b"x" if method == "POST" else b"")
         assert reply.status in (400, 404, 405), reply
         check_problem(reply, reply.problem, path)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "said"),
+    [
+        ("GET", "/v1/stream", 404, "/v1/stream/ lists them"),
+        ("PUT", "/v1/streams/x", 404, "did you mean '/v1/stream/x'?"),
+        ("GET", "/favicon.ico", 404, "no pages here"),
+        ("PUT", "/stream/x", 404, "Streams outside of buckets are under /v1/stream/"),
+        ("GET", "/errors/nothing", 404, "/errors/ lists them"),
+        ("GET", PREFIX + "text?offset=5", 400, "did you mean 0000000000000005?"),
+        ("GET", PREFIX + "text?offset=start", 400, "-1 for the start and now for the end."),
+        ("PUT", PREFIX + "none/snapshot", 404, "that stream does not exist"),
+        ("GET", PREFIX + "none/bootstrap", 404, "No stream has a name that ends so"),
+        ("PUT", PREFIX + "bootstrap", 400, "bootstrap is a part of a stream"),
+    ],
+)
+async def test_what_people_mistype_is_told_what_they_meant(
+    site: Site, method: str, target: str, status: int, said: str
+) -> None:
+    await furnish(site)
+    reply = await site.raw(method, target, TEXT if method == "PUT" else None)
+    assert (reply.status, said in reply.json["detail"]) == (status, True), reply

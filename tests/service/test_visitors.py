@@ -61,6 +61,7 @@ def test_another_name_is_misdirected(name: str) -> None:
     with pytest.raises(ProblemError) as caught:
         visitors.admit(asked(host=name))
     assert "server.hosts" in caught.value.detail
+    assert "goes by localhost;" in caught.value.detail
     listed = Visitors(CorsOptions(), (name_of(name),), local=True)
     assert refused(listed, asked(host=name)) == 0
     assert refused(listed, asked(host="third.example")) == 421

@@ -296,7 +296,7 @@ class PlainModel:
             return out.BucketMissing()
         inside = [key for key in self.streams if key.startswith(f"{name}/")]
         if inside:
-            return out.BucketNotEmpty(len(inside))
+            return out.BucketNotEmpty(len(inside), sum(self.streams[key].gone for key in inside))
         self.buckets.remove(name)
         return out.BucketDeleted()
 

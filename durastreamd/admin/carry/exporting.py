@@ -29,7 +29,7 @@ from durastreamd.errors import CorruptDataError
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, IO_ERROR, NO_INPUT, OK, USAGE
-from durastreamd.model.namespace import bucket_of
+from durastreamd.model.buckets import bucket_of
 from durastreamd.model.records import Snapshot
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.offline.names import find_stream

@@ -23,7 +23,7 @@ from durastreamd.engine.opening import open_engine
 from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import NO_INPUT, OK, USAGE
-from durastreamd.model.namespace import bucket_of
+from durastreamd.model.buckets import bucket_of
 from durastreamd.model.records import Append, Create
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.names import new_key

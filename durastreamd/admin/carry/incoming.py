@@ -23,7 +23,8 @@ from durastreamd.admin.carry.items import (
 from durastreamd.admin.carry.staging import Staging, StreamWriter
 from durastreamd.kit.command import CommandError
 from durastreamd.kit.status import NO_INPUT, USAGE
-from durastreamd.model.namespace import Namespace, bucket_of
+from durastreamd.model.buckets import bucket_of
+from durastreamd.model.namespace import Namespace
 from durastreamd.model.records import Append, Create, Snapshot
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.offline.names import new_key

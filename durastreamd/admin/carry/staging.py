@@ -20,7 +20,7 @@ from typing import NamedTuple
 from durastreamd.engine import checkpoint as cp
 from durastreamd.engine.engine import Engine
 from durastreamd.errors import StorageError, WriteFailedError
-from durastreamd.model.namespace import Bucket, bucket_of
+from durastreamd.model.buckets import Bucket, bucket_of
 from durastreamd.model.records import Append, Create, Mark, Record, Touch
 from durastreamd.model.stream_state import Detail, Stream, apply
 from durastreamd.protocol import Data

@@ -30,7 +30,7 @@ from durastreamd.http.exchange import PROBLEM_HEADERS, Phase, Request, run_handl
 from durastreamd.http.h1.exchange import H1Exchange
 from durastreamd.http.h1.quick import QuickTurns
 from durastreamd.http.h1.recognise import recognise
-from durastreamd.http.h1.strict import HEAD_END, examine, refuse_hopeless
+from durastreamd.http.h1.strict import HEAD_END, examine, refuse_hopeless, target_of
 from durastreamd.http.transport import Transport
 from durastreamd.protocol import problems
 
@@ -45,6 +45,7 @@ class H1Connection:
         self._transport = transport
         self._context = context
         self._alarm = context.clock.new_alarm()
+        self._asked = b""  # The head that is being read, for the answer if it is refused.
         self._idle = False  # Waiting for the first byte of a head: the only time to be woken.
         self._linger = False
         self._quick: QuickTurns | None = None
@@ -118,6 +119,7 @@ class H1Connection:
             self._idle = False
             if not buffer:
                 return None
+        self._asked = buffer
         end = buffer.find(HEAD_END)
         if end < 0:
             buffer, end = await self._rest_of_head(buffer)
@@ -153,6 +155,7 @@ class H1Connection:
             # The end may straddle two receives.
             searched = max(0, len(buffer) - _HEAD_END_BYTES + 1)
             buffer += more
+            self._asked = buffer
             end = buffer.find(HEAD_END, searched)
             if end >= 0:
                 return buffer, end
@@ -183,7 +186,7 @@ class H1Connection:
         """Answer a head that never became an exchange."""
         self._context.statistics.refused_total += 1
         self._linger = True
-        body = problems.render(refusal.problem, refusal.detail)
+        body = problems.render(refusal.problem, refusal.detail, target_of(self._asked))
         framing = b"Content-Length: %d\r\n" % len(body) + self._context.common.block
         head = render.head(refusal.problem.status, PROBLEM_HEADERS, framing, keep_alive=False)
         try:

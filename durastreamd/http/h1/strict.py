@@ -22,11 +22,23 @@ _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~]+) HTT
 _STRAY_LINE_END: Final = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _HOST: Final = re.compile(rb"[A-Za-z0-9.\-_~!$&'()*+,;=:%\[\]]*")
+_SHOWN: Final = re.compile(rb"[!-~]+")
+_LINE_BYTES_SHOWN: Final = 512  # more than an error document echoes of a target
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")  # Fifteen digits are a petabyte; int() stays cheap.
 
 
 def _refuse(detail: str, problem: problems.Problem = problems.BAD_REQUEST) -> NoReturn:
     raise RefusedError(problem, detail)
+
+
+def target_of(head: bytes) -> str:
+    """Return the target of a head that may be anything, for the answer that refuses it.
+
+    Where none can be told it is the server itself that was asked.
+    """
+    words = head[:_LINE_BYTES_SHOWN].partition(b"\r\n")[0].split(b" ")
+    shown = words[1] if len(words) > 1 else b""
+    return shown.decode("ascii") if shown.startswith(b"/") and _SHOWN.fullmatch(shown) else "/"
 
 
 def refuse_hopeless(partial: bytes, limits: HttpLimits) -> None:
@@ -134,7 +146,7 @@ def _check_framing(lines: list[bytes], version: str) -> bool:
     chunked = b"transfer-encoding" in values
     # That there is exactly one Host, h11 checks.
     if not _HOST.fullmatch(values.get(b"host", b"")):
-        _refuse("The Host field is not one host and port.")
+        _refuse("Host is one name, perhaps with a port, as in streams.example:4437; no URL.")
     if counts.get(b"content-length", 0) > 1:
         _refuse("Content-Length is given more than once.")
     length = values.get(b"content-length", b"0")

@@ -42,7 +42,9 @@ def read_request(
     refusal = _refusal(pseudo, headers, count, size, limits)
     if refusal is not None:
         method = "HEAD" if pseudo.get(b":method") == b"HEAD" else "GET"
-        return Request.to(method, "/", {}, "2", "", None, has_body=has_body), refusal
+        target = pseudo.get(b":path", b"")
+        shown = target.decode("ascii") if _TARGET.fullmatch(target) else "/"
+        return Request.to(method, shown, {}, "2", "", None, has_body=has_body), refusal
     length = headers.get(b"content-length")
     request = Request.to(
         pseudo[b":method"].decode("ascii"),
@@ -94,7 +96,7 @@ def _malformed(pseudo: dict[bytes, bytes], headers: dict[bytes, bytes]) -> str:
     if not _TARGET.fullmatch(pseudo.get(b":path", b"")):
         return "The request target must be a path in printable ASCII."
     if not _AUTHORITY.fullmatch(authority or b"") or not _AUTHORITY.fullmatch(host or b""):
-        return "The authority is not one host and port."
+        return "The authority is one name, perhaps with a port, as in streams.example:4437."
     if authority is not None and host is not None and authority.lower() != host.lower():
         return "Host and :authority differ."
     if length is not None and not _LENGTH.fullmatch(length):

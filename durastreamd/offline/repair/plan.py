@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from durastreamd.engine.view import blob_of
-from durastreamd.model.namespace import bucket_of
+from durastreamd.model.buckets import bucket_of
 from durastreamd.model.records import MARK_STREAM, BucketChange, Delete
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.names import stream_named

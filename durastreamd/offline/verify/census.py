@@ -6,7 +6,7 @@ reported and the stream goes on from what the record says.
 
 from collections import Counter
 
-from durastreamd.model.namespace import bucket_of
+from durastreamd.model.buckets import bucket_of
 from durastreamd.model.records import Append, BucketChange, Create, Delete, Mark, Publish, Touch
 from durastreamd.model.stream_state import Stream
 from durastreamd.offline.names import stream_named

@@ -26,6 +26,8 @@ from durastreamd.service.answers import Fields
 from durastreamd.service.limits import ANY, AUTO, LOOPBACK, CorsOptions
 
 UNIX = "unix"  # the peer of a connection over a unix socket
+LOOPBACK_NAME = "localhost"
+_NAMES_TOLD_MAX = 4  # to somebody who used another
 _REMEMBERED_MAX = 256  # names and origins that were accepted; clients choose among few
 _HTTP = ("http", "https")
 _ALLOWED = (
@@ -56,7 +58,7 @@ def name_of(authority: str) -> str:
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def is_loopback(name: str) -> bool:
     """Tell whether a name always means the host of whoever uses it (RFC 6761, RFC 8252)."""
-    if name == "localhost" or name.endswith(".localhost"):
+    if name == LOOPBACK_NAME or name.endswith(".localhost"):
         return True
     try:
         return ipaddress.ip_address(name).is_loopback
@@ -120,9 +122,10 @@ class Visitors:
         """
         if not (self._any_host or request.authority in self._known or self._is_called(request)):
             name = problems.quoted(request.authority)
+            known = ", ".join([*sorted(self._names - {AUTO})[:_NAMES_TOLD_MAX], LOOPBACK_NAME])
             detail = (
-                f"Host {name} is no name of this server; if a proxy in front of it passes that "
-                "name on, add it to server.hosts."
+                f"Host {name} is no name of this server, which goes by {known}; if a proxy in "
+                "front of it passes that name on, add it to server.hosts."
             )
             raise ProblemError(problems.MISDIRECTED, detail)
         headers = request.headers

@@ -28,7 +28,7 @@ OPEN = (*ALIVE, READY)
 
 def is_operation(path: str) -> bool:
     """Tell whether a path is one of these."""
-    return path.startswith(("/-/", ERRORS)) or path in ALIVE
+    return path.startswith(("/-/", ERRORS)) or path in ALIVE or path == ERRORS[:-1]
 
 
 class Operations:
@@ -66,6 +66,8 @@ class Operations:
         """Answer, or raise the problem; what is not for everybody needs the scope admin."""
         request = exchange.request
         path = request.path
+        if path == ERRORS[:-1]:
+            path = ERRORS
         if gate is not None and path not in OPEN and not path.startswith(ERRORS):
             gate.check_admin(gate.identify(request))
         if request.method not in ("GET", "HEAD"):
