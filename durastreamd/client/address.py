@@ -65,9 +65,14 @@ def resolve(given: str | None) -> str:
         return base.rstrip("/")
     if "://" in given or given.startswith("unix:"):
         return checked(given).rstrip("/")
-    parts = urlsplit(base)
     path = given if given.startswith("/") else f"{PATH_SURFACE}/{quote(given)}"
-    return f"{parts.scheme}://{parts.netloc}{path.rstrip('/')}"
+    return f"{server_of(base)}{path.rstrip('/')}"
+
+
+def server_of(url: str) -> str:
+    """Return the URL of the server that a URL leads to."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def environment_token() -> str:

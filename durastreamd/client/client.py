@@ -12,15 +12,16 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import NamedTuple
 
 from durastreamd.client.connections import BROKEN, Connections
-from durastreamd.client.errors import AnswerError, CutShortError, ServerRefusedError
-from durastreamd.client.retry import Patience
+from durastreamd.client.errors import AnswerError, ClientError, CutShortError, ServerRefusedError
+from durastreamd.client.retry import Patience, is_unsure
 from durastreamd.client.settings import ClientSettings
 
 PIECE_BYTES = 1024 * 1024
-_EXPLAINED_BYTES_MAX = 64 * 1024  # of an error's body
+EXPLAINED_BYTES_MAX = 64 * 1024  # of an error's body
 _SHARED_MAX = 64
 
 
@@ -30,6 +31,18 @@ class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    again: bool = False  # it was sent more than once: the first one may have been carried out
+
+
+class Ask(NamedTuple):
+    """A request, to be sent by whoever has a connection."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = MappingProxyType({})
+    body: bytes | None = None
+    accept: tuple[int, ...] = ()  # statuses that are answers, besides successes
+    repeatable: bool = True
 
 
 class Body:
@@ -118,29 +131,42 @@ class Client:
         repeatable: bool = True,
     ) -> Reply:
         """Return the answer; raise unless it is a success or one of ``accept``."""
-        patience = Patience(self.settings, repeatable=repeatable)
+        return self.ask(Ask(method, url, headers or {}, body, accept, repeatable))
+
+    def ask(self, ask: Ask) -> Reply:
+        """Return the answer; raise unless it is a success or one of those that are accepted."""
+        url, again = ask.url, False
+        patience = Patience(self.settings, repeatable=ask.repeatable)
         while True:
             try:
-                if not repeatable:
+                if not ask.repeatable:
                     self.connections.drop(url)  # on one that lay idle nobody knows if it arrived
-                answer = self._send(method, url, headers, body)
-                reply = Reply(answer.status, answer.headers, answer.whole())
+                answer = self._send(ask.method, url, ask.headers, ask.body)
+                again = again or self.connections.sent_twice
+                reply = Reply(answer.status, answer.headers, answer.whole(), again)
             except (*BROKEN, CutShortError) as exc:
                 self.connections.drop(url)
-                patience.after_failure(method, url, exc)
+                patience.after_failure(ask.method, url, exc)
+                again = True
                 continue
-            except AnswerError:
+            except ClientError:
                 self.connections.drop(url)  # the rest of it is still on its way
                 raise
-            if 200 <= reply.status < 300 or reply.status in accept:
+            if 200 <= reply.status < 300 or reply.status in ask.accept:
                 return reply
-            explained = reply.body[:_EXPLAINED_BYTES_MAX]
-            patience.after_refusal(
-                ServerRefusedError.of(method, url, reply.status, reply.headers, explained)
-            )
+            explained = reply.body[:EXPLAINED_BYTES_MAX]
+            refused = ServerRefusedError.of(ask.method, url, reply.status, reply.headers, explained)
+            again = again or is_unsure(refused)
+            patience.after_refusal(refused)
 
     @contextmanager
-    def reading(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Body]:
+    def reading(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        accept: tuple[int, ...] = (200,),
+    ) -> Iterator[Body]:
         """GET with the body left to read; one that is left unread costs its connection."""
         patience = Patience(self.settings)
         while True:
@@ -150,9 +176,12 @@ class Client:
                 self.connections.drop(url)
                 patience.after_failure("GET", url, exc)
                 continue
-            if answer.status == 200:
+            except ClientError:
+                self.connections.drop(url)
+                raise
+            if answer.status in accept:
                 break
-            explained = answer.begins(_EXPLAINED_BYTES_MAX)
+            explained = answer.begins(EXPLAINED_BYTES_MAX)
             self.connections.drop(url)
             patience.after_refusal(
                 ServerRefusedError.of("GET", url, answer.status, answer.headers, explained)

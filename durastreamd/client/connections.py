@@ -6,10 +6,23 @@ import ssl
 from collections.abc import Mapping
 
 from durastreamd.client.address import Origin, split
+from durastreamd.client.errors import AnswerError, SettingsError, UrlError
 from durastreamd.client.settings import ClientSettings
 
 # What a connection that breaks raises, whatever layer notices it.
 BROKEN = (OSError, http.client.HTTPException)
+
+
+def _told(url: str, exc: Exception) -> Exception:
+    """Return what is to be raised: what another try does not mend is no broken connection."""
+    if isinstance(exc, OSError | http.client.IncompleteRead | http.client.ImproperConnectionState):
+        return exc
+    if isinstance(exc, http.client.InvalidURL):
+        return UrlError(f"{url!r} cannot be asked for: {exc}")
+    if isinstance(exc, ValueError):
+        return SettingsError(f"a header of this request cannot be sent: {exc}")
+    reason = str(exc)[:200] or type(exc).__name__
+    return AnswerError(f"{split(url)[0]} does not answer as an HTTP server does: {reason}")
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -33,6 +46,7 @@ class Connections:
         self._settings = settings
         self._kept: dict[Origin, http.client.HTTPConnection] = {}
         self._tls: ssl.SSLContext | None = None
+        self.sent_twice = False  # by the last ``send``: nobody knows if the first one arrived
 
     def connect(self, origin: Origin) -> http.client.HTTPConnection:
         """Return a connection of its own, which is opened by its first request."""
@@ -52,6 +66,7 @@ class Connections:
     ) -> http.client.HTTPResponse:
         """Send a request and return the head of its answer; a broken connection raises BROKEN."""
         origin, target = split(url)
+        self.sent_twice = False
         kept = self._kept.get(origin)
         if kept is not None:
             try:
@@ -60,17 +75,19 @@ class Connections:
             except (ConnectionError, http.client.BadStatusLine, http.client.CannotSendRequest):
                 # The server ended a connection that lay idle: not a failure, and costs no wait.
                 self.drop(url)
+                self.sent_twice = True
         connection = self._kept[origin] = self.connect(origin)
         try:
-            connection.request(method, target, body, headers)
-        except (BrokenPipeError, ConnectionResetError) as exc:
-            # Refused before all of it was sent, a body that is too large for one: the answer may
-            # have come all the same.
             try:
-                return connection.getresponse()
-            except BROKEN:
-                raise exc from None
-        return connection.getresponse()
+                connection.request(method, target, body, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                # Refused before all of it was sent, a body that is too large for one: the answer
+                # may have come all the same.
+                if connection.sock is None:
+                    raise
+            return connection.getresponse()
+        except (*BROKEN, ValueError) as exc:
+            raise _told(url, exc) from exc
 
     def drop(self, url: str) -> None:
         """Hang up on the origin of a URL; the next request makes a new connection."""

@@ -43,6 +43,22 @@ class AnswerError(ClientError):
     """The server's: an answer is not what the protocol says, or larger than the client takes."""
 
 
+class ReplacedError(ClientError):
+    """The stream is not the one that was read or written before: another one has its name."""
+
+
+class ProducerError(ClientError):
+    """A producer cannot go on without losing or doubling something."""
+
+
+class StateError(ProducerError):
+    """The state file of a producer cannot be read, written or believed."""
+
+
+class StateLockedError(StateError):
+    """Another process uses this state file."""
+
+
 class ServerRefusedError(ClientError):
     """The server answered with an error; its own words are in the text.
 
@@ -80,6 +96,10 @@ class ServerRefusedError(ClientError):
 
 class DeniedError(ServerRefusedError):
     """The server wants a token, or another one."""
+
+
+class FencedError(ServerRefusedError):
+    """A later life of this producer writes, somewhere else; this one is over."""
 
 
 def _document(body: bytes) -> dict[str, object]:

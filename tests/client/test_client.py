@@ -107,7 +107,7 @@ def test_it_gives_up_with_the_server_s_own_words() -> None:
     [
         (503, "UNAVAILABLE", 3),
         (503, 'UNAVAILABLE", "reason": "DISK_FAILED', 3),
-        (503, 'UNAVAILABLE", "reason": "OUTCOME_UNKNOWN_REPEAT', 1),
+        (503, 'UNAVAILABLE", "reason": "OUTCOME_UNKNOWN_REPEAT', 3),
         (429, "RATE_LIMITED", 3),
         (408, "REQUEST_TIMEOUT", 3),
         (503, "SOMETHING_ELSE", 1),

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class Scripted(NamedTuple):
-    """One answer; status 0 hangs up without any, -1 after half a body."""
+    """One answer; status 0 hangs up without any, -1 after half a body, -2 after this body."""
 
     status: int
     headers: dict[str, str] = {}  # noqa: RUF012
@@ -72,9 +72,11 @@ class _Handler(BaseHTTPRequestHandler):
         if answer.status <= 0:
             if answer.status < 0:
                 self.send_response(200)
-                self.send_header("Content-Length", "100")
+                told = answer.headers if answer.status == -2 else {"Content-Length": "100"}
+                for name, value in told.items():
+                    self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(b"half")
+                self.wfile.write(answer.body if answer.status == -2 else b"half")
             self.close_connection = True
             return True
         self._answer(answer.status, answer.headers, answer.body)
