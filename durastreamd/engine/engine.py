@@ -378,6 +378,8 @@ class _Holding(Generic[T]):
             pins[held_id] -= 1
             if not pins[held_id]:
                 del pins[held_id]
+        if exc is None:
+            return
         if isinstance(exc, CorruptDataError):
             self._engine.note_damage(exc)
         elif isinstance(exc, ReadFailedError):

@@ -465,10 +465,11 @@ def _span(frame: fmt.StoredFrame) -> Span:
 def _read_hot(hot: tuple[fmt.StoredFrame, ...], start: int, end: int) -> Iterator[bytes]:
     at = max(bisect_right(hot, start, key=lambda frame: frame.start) - 1, 0)
     for frame in hot[at:]:
-        low, high = max(start, frame.start), min(end, frame.start + frame.size)
-        if low < high:
-            whole = low == frame.start and high == frame.start + frame.size
-            part = frame.payload if whole else frame.payload[low - frame.start : high - frame.start]
-            yield part if isinstance(part, bytes) else bytes(part)
-        if frame.start >= end:
+        low, part = frame.start, frame.payload
+        if low >= end:
             return
+        high = low + frame.size
+        if low < start or high > end:
+            part = part[max(start - low, 0) : max(end - low, 0)]
+        if part:
+            yield part if isinstance(part, bytes) else bytes(part)

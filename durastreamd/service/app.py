@@ -141,22 +141,20 @@ class App:
         decided here is that no task waits for it.
         """
         path, writes, admission = request.path, self._writes, self.admission
-        if not path.startswith(PREFIX) or admission.access_log.notes_all:
+        if admission.access_log.notes_all or (not path.startswith(PREFIX) and is_operation(path)):
             return False
         try:
             place = place_of(path)
         except ProblemError:
             return False  # said on the ordinary way, to those who may know
-        # No bucket has this prefix.
-        if place.part or len(body) > self._limits.writes.parse_inline_bytes:
+        long = len(body) > self._limits.writes.parse_inline_bytes
+        if long or place.part or place.is_bucket:
             return False
         page: Visitor | None = None
         begun = self._counts.begin_append()
 
         def told(result: Outcome | Exception) -> None:
             try:
-                if isinstance(result, Exception):
-                    raise result
                 answer = writes.appended(result, begun)
             except FAILURES as exc:
                 answer = admission.refusal(exc, request)

@@ -93,8 +93,10 @@ class Writes:
         self._reader.require(stream, incarnation)
         return stream.id
 
-    def appended(self, outcome: Outcome, begun: float) -> Answer:
-        """Note what became of an append, and answer it."""
+    def appended(self, outcome: Outcome | Exception, begun: float) -> Answer:
+        """Note what became of an append, and answer it, or raise why it has no answer."""
+        if isinstance(outcome, Exception):
+            raise outcome
         self._counts.end_append(outcome, begun)
         return answer_append(outcome)
 

@@ -114,7 +114,8 @@ class H1Connection:
             return None
         else:
             self._idle = True
-            self._alarm.set(trio.current_time() + self._context.limits.idle_s_max)
+            context = self._context
+            self._alarm.set(context.clock.now() + context.limits.idle_s_max)
             buffer = await self._first_bytes()
             self._idle = False
             if not buffer:

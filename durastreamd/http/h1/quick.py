@@ -186,12 +186,12 @@ class QuickTurns:
         if quick is None or not data.startswith(b"POST ") or context.draining:
             return False
         end = data.find(HEAD_END) + _HEAD_END_BYTES
-        size = len(data) - end
-        request = recognise(data[:end], context.limits)
+        size, limits = len(data) - end, context.limits
+        request = recognise(data[:end], limits)
         if (
             request is None
             or request.content_length != size
-            or size > context.limits.body_bytes_max
+            or size > limits.body_bytes_max
             or b"connection" in request.headers
             or (size > TINY_BYTES and not self._finds_room(size))
         ):
@@ -257,7 +257,7 @@ class QuickTurns:
         except HungUpError:
             self._wake(b"")
             return
-        self.alarm.set(trio.current_time() + context.limits.idle_s_max)
+        self.alarm.set(context.clock.now() + context.limits.idle_s_max)
         if sent < len(data):
             self._unsent = data[sent:]
         if self._unsent or self.ended or self._remembered:
