@@ -20,14 +20,17 @@ Rows are taken at slightly different moments while appends go on; each says with
 includes, and replay leaves that out. Streams that began after step 1 are left to the next
 checkpoint: an id below the commit's ``next_id`` that has no row is known to have ended.
 
-A failed write anywhere leaves everything marked as it was, to be done again.
+A failed write anywhere leaves everything marked as it was, to be done again. A stream whose own
+files refuse to be written is left behind after a few tries; nothing of it is lost (``parking``).
 """
 
 import itertools
+import logging
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import NamedTuple
 
+from durastreamd.engine import parking
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.view import blob_of
 from durastreamd.errors import WriteFailedError
@@ -44,8 +47,11 @@ from durastreamd.storage.rows import (
     latest,
 )
 
+logger = logging.getLogger(__name__)
+
 Job = Callable[[], object]
 Steps = Generator[Job, object, None]
+Flushing = Generator[Job, object, dict[int, WriteFailedError]]  # which streams were not written
 
 # A catalogue with this many outdated rows per live one is written anew.
 _OUTDATED_PER_LIVE = 3
@@ -150,6 +156,7 @@ def checkpoint(engine: Engine) -> Steps:
 def _flush_streams(engine: Engine, cut: _Cut) -> Generator[Job, object, list[Row]]:
     """Step 2: return a row for every stream that was changed and is still there."""
     rows: list[Row] = []
+    failed: dict[int, WriteFailedError] = {}
     size = engine.options.slice_streams
     for at in range(0, len(cut.dirty), size):
         part = cut.dirty[at : at + size]
@@ -159,11 +166,42 @@ def _flush_streams(engine: Engine, cut: _Cut) -> Generator[Job, object, list[Row
         for stream in alive:
             engine.dirty.pop(stream.id, None)
         taken = {stream.id: stream.row() for stream in alive}
-        yield from flush_slice(engine, alive)
+        refused = yield from flush_slice(engine, alive)
+        failed |= refused
         for stream_id in part:
-            if stream_id in taken and stream_id in engine.namespace.by_id:
-                placement = engine.placements[stream_id]
-                rows.append(StreamRow(taken[stream_id], placement))
+            if stream_id not in taken or stream_id in refused:
+                continue
+            if stream_id in engine.namespace.by_id:
+                rows.append(StreamRow(taken[stream_id], engine.placements[stream_id]))
+    if failed:
+        rows += yield from _park(engine, cut, failed)
+    return rows
+
+
+def _park(
+    engine: Engine, cut: _Cut, failed: dict[int, WriteFailedError]
+) -> Generator[Job, object, list[Row]]:
+    """Return the rows of streams whose files refuse to be written; see ``parking``.
+
+    Raises the first failure that is to be tried again.
+    """
+    enough = 1 if engine.opening else parking.TRIES_MAX
+    tries = {stream: engine.note_unwritable(stream, failed[stream]) for stream in failed}
+    for stream, error in failed.items():
+        if tries[stream] < enough:
+            raise error
+    wanted = {stream: engine.unwritable[stream] for stream in failed}
+    passing = parking.Range(cut.journal_first, cut.lsn)
+    done = yield partial(parking.park, engine.disk, engine.uuid, passing, wanted)
+    assert isinstance(done, dict)
+    rows: list[Row] = []
+    for stream, parked in done.items():
+        if stream in engine.namespace.by_id:
+            if wanted[stream].parked is None:
+                logger.error("stream %016x is parked: what is new of it is set aside", stream)
+            engine.unwritable[stream] = engine.unwritable[stream]._replace(parked=parked)
+            engine.dirty[stream] = None  # to be tried again
+            rows.append(parked.row)
     return rows
 
 
@@ -171,30 +209,36 @@ def flush(engine: Engine) -> Steps:
     """Write the largest hot tails to their files until half the budget is free again."""
     size = engine.options.slice_streams
     while engine.hot_bytes > engine.options.hot_bytes_max // 2:
-        weights = {stream: sum(f.size for f in frames) for stream, frames in engine.hot.items()}
+        weights = {
+            stream: sum(f.size for f in frames)
+            for stream, frames in engine.hot.items()
+            if stream not in engine.unwritable  # a checkpoint tries those
+        }
+        if not weights:
+            return
         largest = sorted(weights, key=weights.__getitem__, reverse=True)[:size]
-        yield from flush_slice(engine, [engine.namespace.by_id[stream] for stream in largest])
+        failed = yield from flush_slice(engine, [engine.namespace.by_id[s] for s in largest])
+        for error in failed.values():
+            raise error
 
 
-def flush_slice(engine: Engine, streams: list[Stream]) -> Generator[Job, object, None]:
-    """Write the hot records of a few streams to their files.
+def flush_slice(engine: Engine, streams: list[Stream]) -> Flushing:
+    """Write the hot records of a few streams to their files; return which could not be.
 
-    What succeeded is recorded before a failure is reported: the files have it, whatever became of
-    the streams beside it.
+    What succeeded is recorded whatever became of the streams beside it: the files have it.
     """
     jobs = [job for stream in streams if (job := _prepare(engine, stream)) is not None]
     if not jobs:
-        return
+        return {}
     done = yield partial(_flush_jobs, engine.disk, jobs)
     assert isinstance(done, list)
-    failures: list[WriteFailedError] = []
+    failed: dict[int, WriteFailedError] = {}
     for job, flushed in zip(jobs, done, strict=True):
-        if isinstance(flushed, WriteFailedError):
-            failures.append(flushed)
-        else:
+        if not isinstance(flushed, WriteFailedError):
             _record_flushed(engine, job, flushed)
-    if failures:
-        raise failures[0]
+        elif job.stream in engine.namespace.by_id:  # nobody needs the files of others
+            failed[job.stream] = flushed
+    return failed
 
 
 def _record_flushed(engine: Engine, job: log.FlushJob, flushed: log.Flushed) -> None:
@@ -206,6 +250,8 @@ def _record_flushed(engine: Engine, job: log.FlushJob, flushed: log.Flushed) -> 
     if stream is None:
         return
     engine.placements[stream.id] = flushed.placement
+    if engine.unwritable.pop(stream.id, None) is not None:
+        logger.warning("stream %016x takes writes again", stream.id)
     if job.rolls and engine.namespace.retained_from(stream) >= flushed.placement.base:
         engine.trimmed[stream.id] = None  # retention had passed what was the active segment
     frames = engine.hot[stream.id]

@@ -18,8 +18,14 @@ from typing import Generic, TypeVar
 import cbor2
 
 from durastreamd.engine.options import EngineOptions
+from durastreamd.engine.parking import Unwritable, is_of_one_file
 from durastreamd.engine.view import Level, View, blob_of, record_of
-from durastreamd.errors import CorruptDataError, ReadFailedError, StreamDamagedError
+from durastreamd.errors import (
+    CorruptDataError,
+    ReadFailedError,
+    StreamDamagedError,
+    WriteFailedError,
+)
 from durastreamd.model.namespace import Namespace
 from durastreamd.model.records import (
     Append,
@@ -85,6 +91,7 @@ class Engine:
         # Streams that must keep their detail (an actor is at work), and readers' claims on files.
         self.awake: set[int] = set()
         self.damaged: dict[int, None] = {}  # streams that are refused
+        self.unwritable: dict[int, Unwritable] = {}  # take no records: their files take none
         self.failed_reads = 0  # the disk did not hand out bytes; nobody is refused for it
         self.pins: dict[int, int] = {}
 
@@ -134,14 +141,18 @@ class Engine:
 
         Returns the streams that ceased to exist by it.
         """
+        assert frame.lsn == self.applied_lsn + 1, "records are applied in the order of their lsn"
+        self.applied_lsn = frame.lsn
+        return self.fold_in(record, frame)
+
+    def fold_in(self, record: Record, frame: fmt.StoredFrame) -> list[Stream]:
+        """Fold a record into the state that is the next one of its stream."""
         lsn = frame.lsn
-        assert lsn == self.applied_lsn + 1, "records are applied in the order of their lsn"
-        self.applied_lsn = lsn
         if type(record) is Append:  # nearly always; and isinstance is slow where it says no
             stream_id = record.stream
             apply(self.namespace.by_id[stream_id], record, lsn)
             self.dirty[stream_id] = None
-            self._keep(frame)
+            self.keep(frame)
             return []
         before = None
         if isinstance(record, Publish | Delete):
@@ -157,7 +168,7 @@ class Engine:
             self.dirty_buckets[record.bucket] = None
         return ended
 
-    def _keep(self, frame: fmt.StoredFrame) -> None:
+    def keep(self, frame: fmt.StoredFrame) -> None:
         """Keep a frame in memory until it is in the stream's files."""
         frames = self.hot.get(frame.stream)
         if frames is None:
@@ -176,7 +187,7 @@ class Engine:
             self.trimmed[stream] = None
             self._pass_over(before)
             self._read_less(self.namespace.by_id[stream])
-        self._keep(frame)
+        self.keep(frame)
 
     def _pass_over(self, blob: Snapshot | None) -> None:
         """Note that one stream less shows a blob; the next checkpoint sees whether any still does.
@@ -196,6 +207,7 @@ class Engine:
         self.dirty.pop(stream.id, None)
         self.removed[stream.id] = None
         self.damaged.pop(stream.id, None)
+        self.unwritable.pop(stream.id, None)
         self._pass_over(stream.snapshot)
         self._read_less(stream)
 
@@ -309,7 +321,7 @@ class Engine:
 
     def mark_damaged(self, stream: Stream, reason: str) -> None:
         """Refuse a stream from now on until a repair: something of it may be lost."""
-        if not stream.damage or stream.provisional:
+        if not stream.damage or stream.provisional or stream.aside_lsn is not None:
             self._refuse(stream, reason)
 
     def _refuse(self, stream: Stream, reason: str) -> None:
@@ -318,6 +330,18 @@ class Engine:
         stream.damage = f"{reason}; run `dsadmin verify` and `dsadmin repair`"
         self.damaged[stream.id] = None
         self.dirty[stream.id] = None
+
+    def note_unwritable(self, stream: int, error: WriteFailedError) -> int:
+        """Note that a stream's files refused a checkpoint; return how many they refused so far."""
+        if not is_of_one_file(error):
+            return 0
+        before = self.unwritable.get(stream)
+        if before is None:
+            logger.error("stream %016x takes no writes: %s", stream, error)
+            self.unwritable[stream] = Unwritable(error)
+        else:
+            self.unwritable[stream] = before._replace(error=error, tries=before.tries + 1)
+        return self.unwritable[stream].tries
 
     def check(self, stream: Stream) -> scrub.Check:
         """Return the check of all that anybody may read of a stream's files, piece by piece."""

@@ -21,10 +21,11 @@ last checkpoint is written again; of the journal nothing needs to be there once 
 Damage that concerns one stream marks that stream, for good, in its row; its records are kept in
 quarantine/ and every other stream is served. A stream that was met damaged while it was served
 (``Stream.provisional``) is replayed like any other: that mark may be taken back, and then nothing
-of the stream may be missing. A file of a stream that cannot be opened or read is
-damage to it here, where a record must be folded into it now or not at all; a reader may come again
-(``Engine.holding``). Errors of the machine (no more file handles, no room, an unreadable journal)
-stop the opening: they say nothing about a stream.
+of the stream may be missing. A file of a stream that cannot be opened or read
+refuses it, too, since a record must be folded into it now or not at all; but the mark says that all
+of its records are set aside (``Stream.aside_lsn``), and the next opening takes them up if it can.
+Errors of the machine (no more file handles, no room, an unreadable journal) stop the opening: they
+say nothing about a stream.
 """
 
 import gc
@@ -50,8 +51,8 @@ from durastreamd.model.records import (
     Touch,
     UnreadableRecordError,
 )
-from durastreamd.model.stream_state import Stream
-from durastreamd.storage import catalog, datadir, format as fmt, journal, log, scan
+from durastreamd.model.stream_state import Stream, aside_mark
+from durastreamd.storage import aside, catalog, datadir, format as fmt, journal, log, scan
 from durastreamd.storage.disk import NO_FAULTS, Disk, sync_file, write_new_file
 from durastreamd.storage.recovery import JournalWalk, Replay, SetAside, Torn
 from durastreamd.storage.rows import BucketRow, StreamRow, latest
@@ -139,7 +140,8 @@ class _Opening:
         self._disk = engine.disk
         self._touched: set[int] = set()
         self._suspects: set[int] = set()  # streams that may have blobs which nothing names
-        self._lost: dict[int, list[bytes]] = {}
+        self._lost: dict[int, list[fmt.StoredFrame]] = {}
+        self._unread: dict[int, str] = {}  # streams whose files the disk did not hand out, and why
         self._torn: list[Torn] = []
         self._replayed = 0
         self._replayed_bytes = 0
@@ -152,17 +154,19 @@ class _Opening:
         loaded = catalog.load(self._disk, engine.uuid)
         catalog.secure(self._disk, loaded)
         self._load_rows(loaded)
+        for stream in list(engine.namespace.by_id.values()):
+            if stream.aside_lsn is not None:
+                self._take_up(stream, stream.aside_lsn)
         files = self._journal_files(loaded.commit)
         engine.applied_lsn = loaded.commit.lsn
         walk = JournalWalk(engine.uuid, files, loaded.commit.lsn + 1, loaded.commit.lsn)
-        data = {file.number: file.data for file in files}
         total = sum(len(file.data) for file in files)
         for number, step in enumerate(walk.steps()):
             if number % _PROGRESS_EVERY == 0:
                 self._progress("replaying the journal (bytes)", self._replayed_bytes, total)
             match step:
                 case Replay():
-                    self._replay(step, data, loaded.commit)
+                    self._replay(step, loaded.commit)
                 case SetAside():
                     self._set_aside(step, loaded.commit)
                 case Torn():
@@ -213,7 +217,7 @@ class _Opening:
 
     # --- 3: the journal ---
 
-    def _replay(self, step: Replay, data: dict[int, bytes], commit: catalog.Commit) -> None:
+    def _replay(self, step: Replay, commit: catalog.Commit) -> None:
         engine = self._engine
         frame = step.found.frame
         if frame.lsn <= commit.lsn:
@@ -223,19 +227,19 @@ class _Opening:
             record = record_of(frame)
         except UnreadableRecordError as exc:
             self._mark_damaged(frame.stream, f"{where}: {exc}")
-            self._skip(frame.stream, frame.lsn, _raw(step, data))
+            self._skip(frame)
             return
         stream = engine.namespace.by_id.get(frame.stream)
         if isinstance(record, Touch | Publish):
             self._suspects.add(frame.stream)
         if not self._applies(record, stream, frame.lsn, commit):
-            self._skip(frame.stream, frame.lsn, None)
+            self._skip(frame, keep=False)
             return
         if isinstance(record, Create) and not self._clear(frame):
-            self._skip(frame.stream, frame.lsn, _raw(step, data))
+            self._skip(frame)
             return
         if not self._prepare(stream, record, where):
-            self._skip(frame.stream, frame.lsn, _raw(step, data))
+            self._skip(frame)
             return
         self._replayed += 1
         self._replayed_bytes += step.found.end - step.found.position
@@ -295,16 +299,50 @@ class _Opening:
                     engine.unsynced_directories[fmt.stream_dir(stream.id)] = None
             if engine.needs_loading(stream):
                 stream.detail = engine.load_detail(stream)
-        except (CorruptDataError, ReadFailedError) as exc:
+        except CorruptDataError as exc:
             self._mark_damaged(stream.id, str(exc))
+            return False
+        except ReadFailedError as exc:
+            self._mark_damaged(stream.id, str(exc))
+            self._unread[stream.id] = str(exc)
             return False
         return True
 
-    def _skip(self, stream: int, lsn: int, raw: bytes | None) -> None:
+    def _skip(self, frame: fmt.StoredFrame, *, keep: bool = True) -> None:
         """Pass a record by; one that cannot be applied is kept."""
-        self._engine.applied_lsn = lsn
-        if raw is not None:
-            self._lost.setdefault(stream, []).append(raw)
+        self._engine.applied_lsn = frame.lsn
+        if keep:
+            self._lost.setdefault(frame.stream, []).append(frame)
+
+    def _take_up(self, stream: Stream, last: int) -> None:
+        """Apply the records of a stream that were set aside until its files could be used again.
+
+        All of them, or none: then it is refused as before.
+        """
+        engine, place = self._engine, self._engine.placements[stream.id]
+        mark, stream.damage = stream.damage, ""
+        # A stream that has no files yet is in its row from its first record on, which is not there.
+        bare = not place.made
+        try:
+            frames = aside.read(self._disk, engine.uuid, stream.id, stream.lsn - bare, last)
+            if frames[0].start != (place.base if bare else stream.tail):
+                path = aside.path_of(stream.id, last)
+                raise CorruptDataError(path, 0, f"the records do not begin at {stream.tail}")
+            if not self._wake(stream):
+                raise ReadFailedError(fmt.stream_dir(stream.id), stream.damage)
+            records = [(record_of(frame), frame) for frame in frames]
+        except (CorruptDataError, ReadFailedError, UnreadableRecordError) as exc:
+            logger.warning("stream %016x stays refused: %s", stream.id, exc)
+            self._unread.pop(stream.id, None)
+            stream.damage = mark
+            return
+        logger.warning("stream %016x is served again: %s", stream.id, mark)
+        engine.damaged.pop(stream.id, None)
+        engine.dirty[stream.id] = None
+        if bare:
+            engine.keep(frames[0])
+        for record, frame in records[bare:]:
+            engine.fold_in(record, frame)
 
     def _set_aside(self, step: SetAside, commit: catalog.Commit) -> None:
         engine = self._engine
@@ -353,9 +391,22 @@ class _Opening:
             if step.data:
                 self._keep(f"{step.number:016d}.jnl@{step.position}.torn", step.data)
         for stream, frames in self._lost.items():
-            self._keep(f"{stream:016x}@{self._engine.applied_lsn}.frames", b"".join(frames))
+            aside.write(self._disk, self._engine.uuid, frames)
+            self._mark_aside(stream, frames[-1].lsn)
         if self._torn or self._lost:
             self._disk.sync_directory(fmt.QUARANTINE_DIR)
+
+    def _mark_aside(self, stream_id: int, last: int) -> None:
+        """Let a later start take up what was set aside, unless more than that is amiss."""
+        stream = self._engine.namespace.by_id.get(stream_id)
+        if stream is None:
+            return
+        if stream.aside_lsn is not None:  # from before, and still so
+            reason = stream.damage.partition(": ")[2].rpartition("; ")[0]
+            stream.damage = aside_mark(last, reason)
+            self._engine.dirty[stream_id] = None
+        elif stream_id in self._unread and self._unread[stream_id] in stream.damage:
+            stream.damage = aside_mark(last, self._unread[stream_id])
 
     def _keep(self, name: str, data: bytes) -> None:
         path = f"{fmt.QUARANTINE_DIR}/{name}"
@@ -425,8 +476,3 @@ class _Opening:
             self._engine.removed[int(stream)] = None
         elif int(stream) in self._engine.namespace.by_id:
             self._engine.trimmed[int(stream)] = None
-
-
-def _raw(step: Replay, data: dict[int, bytes]) -> bytes:
-    """Return a frame's bytes as they stand in the journal."""
-    return data[step.number][step.found.position : step.found.end]

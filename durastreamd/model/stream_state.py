@@ -39,6 +39,16 @@ from durastreamd.protocol.content_type import is_json
 # aside for it, so it is taken back if all of the files verify later (a cable, a controller's
 # cache). Any other damage may have cost records, and only a repair brings them back.
 MET = "met while serving: "
+# How it begins of a stream all of whose newer records are kept in quarantine/, up to the one whose
+# number follows: its files could not be read or written when they were wanted. A start at which
+# they can takes the records up.
+ASIDE = "set aside up to record "
+
+
+def aside_mark(lsn: int, reason: str) -> str:
+    """Return the damage of a stream whose records up to ``lsn`` are set aside."""
+    text = "a start at which its files can be read and written takes them up again"
+    return f"{ASIDE}{lsn}: {reason}; {text}"
 
 
 class Detail:
@@ -132,6 +142,13 @@ class Stream:
     def provisional(self) -> bool:
         """Tell whether the stream is refused only as long as its files do not verify."""
         return self.damage.startswith(MET)
+
+    @property
+    def aside_lsn(self) -> int | None:
+        """Return the last record that was set aside, if all are that the row does not include."""
+        if not self.damage.startswith(ASIDE):
+            return None
+        return int(self.damage.removeprefix(ASIDE).partition(":")[0])
 
     def lost_from(self) -> int | None:
         """Return from where on, up to the floor, a loss left nothing; None where nothing is lost.

@@ -222,8 +222,8 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def sync_file(disk: Disk, path: str) -> None:
-    """Make a file durable that somebody has written."""
-    handle = disk.open(path, write=True)
+    """Make a file durable that somebody has written; whoever may read it may do so."""
+    handle = disk.open(path)
     try:
         disk.sync(handle)
     finally:

@@ -331,6 +331,10 @@ class Actor:
             for ticket in tickets:
                 ticket.settle(StreamDamagedError(found.damage))
             return
+        if found.id in engine.unwritable:
+            for ticket in tickets:
+                ticket.settle(engine.unwritable[found.id].refusal())
+            return
         if found.id not in self._awake:
             self._keep_awake(found)
         draft = Draft(found, engine.options.producers_max)
@@ -391,6 +395,9 @@ class Actor:
             case DeleteCommand():
                 outcome, record = self._decide_delete(command, now_ms)
             case PublishCommand():
+                stream = space.by_key.get(self.key)
+                if stream is not None and stream.id in self._engine.unwritable:
+                    return self._engine.unwritable[stream.id].refusal()
                 outcome, record = space.decide_publish(self.key, command.snapshot, now_ms)
             case BucketCommand():
                 bucket = self.key.removesuffix("/")

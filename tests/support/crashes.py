@@ -39,11 +39,13 @@ class Tally(NamedTuple):
 
 def recovered(disk: SimDisk, where: str) -> Dump:
     """Open a crashed disk and return what it is found as; recovery must not fail (I8)."""
+    before = set(disk.names(fmt.QUARANTINE_DIR))
     try:
         engine, _ = start(disk)
         found = dump(engine)
         # No crash makes a record unusable; one that was set aside was built on a missing one.
-        aside = [name for name in disk.names(fmt.QUARANTINE_DIR) if name.endswith(".frames")]
+        fresh = {*disk.names(fmt.QUARANTINE_DIR)} - before
+        aside = [name for name in fresh if name.endswith(".frames")]
         assert not aside, f"records were set aside: {aside}"
     except (DurastreamError, AssertionError, OSError, KeyError, ValueError) as exc:
         message = f"{where}: recovery failed: {exc!r}"

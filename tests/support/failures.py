@@ -12,9 +12,10 @@ record, and may be seen in the kernel's memory although it is not on the disk an
 import errno
 import logging
 import random
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from durastreamd.engine import checkpoint as cp
+from durastreamd.engine import checkpoint as cp, parking
 from durastreamd.engine.opening import Report
 from durastreamd.errors import StorageError, SyncFailedError
 from durastreamd.model.records import Record
@@ -34,6 +35,16 @@ from tests.support.world import Dump, World, dump, passed, random_step, start
 SYNCS = ("sync", "sync_directory", "sync_everything", "truncate")
 OUTLIVED = tuple(name for name in COUNTED if name not in ("sync", "truncate"))
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EMFILE)
+
+
+@contextmanager
+def parked_after(tries: int) -> Iterator[None]:
+    """Have streams parked whose files refused so many checkpoints."""
+    before, parking.TRIES_MAX = parking.TRIES_MAX, tries
+    try:
+        yield
+    finally:
+        parking.TRIES_MAX = before
 
 
 class FailingWorld(World):
@@ -83,7 +94,7 @@ def hunt_failures(seed: int, *, steps: int, cap: int = 2) -> Tally:
     """Drive a random world whose disk fails, and look at it after each failure."""
     rng = random.Random(seed)
     logging.getLogger("durastreamd").setLevel(logging.CRITICAL)
-    with catalogue_rewritten_at(rng.choice((4, 1000))):
+    with catalogue_rewritten_at(rng.choice((4, 1000))), parked_after(rng.choice((1, 4))):
         world = FailingWorld(rng)
         # In half of the worlds the process mostly outlives it, so that more is built on a failure.
         world.failing = rng.choice(((OUTLIVED,), (COUNTED, SYNCS, OUTLIVED)))

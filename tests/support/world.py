@@ -122,6 +122,13 @@ def passed(engine: Engine) -> list[str]:
     return found
 
 
+def _only_steps(flushing: cp.Flushing) -> cp.Steps:
+    """A flush that fails as a whole if that of any stream does."""
+    failed = yield from flushing
+    for error in failed.values():
+        raise error
+
+
 class CrashPoint(NamedTuple):
     """The disk after one of its operations, and what a crash there may be found as."""
 
@@ -316,7 +323,7 @@ class World:
 
     def flush(self) -> None:
         streams = [self.engine.namespace.by_id[stream] for stream in self.engine.hot]
-        cp.run(cp.flush_slice(self.engine, streams))
+        cp.run(_only_steps(cp.flush_slice(self.engine, streams)))
 
     def reopen(self) -> Report:
         """Stop without a word and open again, as after kill -9."""

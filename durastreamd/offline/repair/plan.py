@@ -237,7 +237,8 @@ class _Planning:
         row = self._found.listed.get(stream)
         aside: list[Piece] = []
         if row is not None and row.stream.damage:
-            aside = frames_aside(self._disk, stream, row.stream.lsn)
+            # A stream without files is in its row from its first record on, which has its bytes.
+            aside = frames_aside(self._disk, stream, row.stream.lsn - (not row.placement.made))
             self._aside[stream] = aside
             self._plan.notes.append(f"{row.stream.key}: the mark of damage is cleared")
         files = self._found.files.get(stream, _NO_FILES)

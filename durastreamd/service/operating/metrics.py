@@ -120,6 +120,8 @@ class Metrics(Collector):
         yield _gauge("buckets", "Buckets.", len(engine.namespace.buckets))
         yield _gauge("live_streams", "Streams with a task, written to lately.", streams.actor_count)
         yield _gauge("damaged_streams", "Streams whose data fails its check.", len(engine.damaged))
+        text = "Streams that take no writes, since their files cannot be written."
+        yield _gauge("unwritable_streams", text, len(engine.unwritable))
         text = "Reads of files that the disk refused; what it did not hand out may be whole."
         yield _counter("failed_reads", text, engine.failed_reads)
         yield _counter("streams_created", "Streams created.", streams.created_total)

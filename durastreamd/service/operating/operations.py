@@ -48,6 +48,7 @@ class Operations:
         self.readiness.watch("draining", lambda: "The server is stopping." if live.ending else None)
         self.readiness.watch("journal", self._stuck)
         self.readiness.notice("damaged", self._damaged)
+        self.readiness.notice("unwritable", self._unwritable)
         self.metrics = Metrics(streams, counts, refusals, lag, self.readiness)
 
     def _stuck(self) -> str | None:
@@ -61,6 +62,13 @@ class Operations:
             return None
         verb = "stream is" if count == 1 else "streams are"
         return f"{count} {verb} damaged and refused; `dsadmin verify` says which."
+
+    def _unwritable(self) -> str | None:
+        count = len(self._streams.engine.unwritable)
+        if not count:
+            return None
+        verb = "stream takes" if count == 1 else "streams take"
+        return f"{count} {verb} no writes: the files cannot be written; the log says which and why."
 
     async def answer(self, exchange: Exchange, gate: Gate | None) -> None:
         """Answer, or raise the problem; what is not for everybody needs the scope admin."""
