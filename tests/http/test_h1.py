@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import h11
 import pytest
 import trio
+import trio.testing
 
 from durastreamd.http.errors import HungUpError, ResponseError
 from durastreamd.http.exchange import Exchange
@@ -59,6 +60,67 @@ async def test_request_is_seen_the_same_by_both_lanes(delivery: str) -> None:
     headers = {b"host": b"a:1", b"x-a": b"y", b"content-length": b"3"}
     assert seen[0][:5] == ("POST", "/p%20q?x=1", "/p%20q", "x=1", headers)
     assert seen[0][5:] == ("1.1", "http", "a:1", "192.0.2.1:5", b"abc", 3, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "target"),
+    [
+        (b"GET http://a:1/p?x=1 HTTP/1.1", b"A:1", b"GET /p?x=1 1.1 "),
+        (b"GET HTTPS://a:1/ HTTP/1.1", b"a:1", b"GET / 1.1 "),
+        (b"GET http://a:1 HTTP/1.1", b"a:1", b"GET / 1.1 "),
+        (b"GET http://a:1?x HTTP/1.1", b"a:1", b"GET /?x 1.1 "),
+        (b"GET http://[::1]:1//p HTTP/1.1", b"[::1]:1", b"GET //p 1.1 "),
+        (b"OPTIONS * HTTP/1.1", b"a", b"OPTIONS * 1.1 "),
+        (b"OPTIONS http://a HTTP/1.1", b"a", b"OPTIONS * 1.1 "),
+        (b"OPTIONS http://a/ HTTP/1.1", b"a", b"OPTIONS / 1.1 "),
+    ],
+)
+async def test_every_form_of_a_target_is_read(
+    echoing: Harness, line: bytes, host: bytes, target: bytes
+) -> None:
+    client = echoing.connect()
+    for _ in range(2):
+        response = await client.ask(line + b"\r\nHost: " + host + b"\r\n\r\n")
+        assert (response.status, response.body) == (200, target)
+
+
+async def test_the_authority_of_an_absolute_target_is_that_of_the_request(delivery: str) -> None:
+    async def show(exchange: Exchange) -> None:
+        await exchange.respond(200, PLAIN, exchange.request.authority.encode())
+
+    async with answering(show, delivery=delivery) as client:
+        response = await client.ask(b"GET http://a.example:1/x HTTP/1.0\r\n\r\n")
+        assert response.body == b"a.example:1"
+
+
+async def test_an_empty_line_before_a_request_is_passed_over(
+    autojump_clock: trio.testing.MockClock, delivery: str
+) -> None:
+    limits = HttpLimits(head_s_max=10, idle_s_max=75)
+    async with running(echo, limits, delivery=delivery) as harness:
+        client = harness.connect()
+        assert (await client.ask(b"\r\n" + GET)).status == 200
+        post = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab\r\n"
+        for _ in range(2):
+            assert (await client.ask(post, "POST")).body.endswith(b"ab")
+        await trio.sleep(20)  # an empty line that came alone is no head that takes its time
+        assert (await client.ask(GET)).status == 200
+        await client.send(b"\r\n")
+        await trio.sleep(20)
+        await client.send(b"\r\n")
+        assert (await client.response()).status == 400
+        other = harness.connect()
+        await other.send(b"\r")
+        assert (await other.response()).status == 408
+
+
+async def test_extensions_and_trailers_of_chunks_are_dropped(echoing: Harness) -> None:
+    client = echoing.connect()
+    head = b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
+    body = b'2;a="b c"\r\nab\r\n1 ; x\r\nc\r\n0;y\r\nX-Sum: 1\r\nX-Other:\r\n\r\n'
+    for _ in range(2):
+        response = await client.ask(head + body, "POST")
+        assert (response.status, response.body) == (200, b"POST /a 1.1 abc")
 
 
 async def test_repeated_fields_are_joined(delivery: str) -> None:

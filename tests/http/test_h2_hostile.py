@@ -349,3 +349,59 @@ async def test_whatever_frames_come_no_task_is_left(raw: list[bytes]) -> None:
             await client.try_send(data)
         client.sock.shutdown(trio.socket.SHUT_WR)
         await client.rest()
+
+
+GOODBYE = bytes(4) + bytes(4)
+
+
+@pytest.mark.parametrize("cut", [0, 5, 12])
+async def test_a_goodbye_of_one_exchange_is_malformed(cut: int) -> None:
+    async with running(echo) as harness:
+        client = RawClient(harness.connect())
+        await client.open()
+        frame = b"\x00\x00\x08\x07\x00\x00\x00\x00\x01" + GOODBYE
+        await client.client.send(frame[:cut])
+        await client.client.send(frame[cut:])
+        assert await client.goaway() == ErrorCodes.PROTOCOL_ERROR
+
+
+async def test_a_goodbye_with_the_reserved_bit_is_one() -> None:
+    async with running(echo) as harness:
+        client = H2Client(harness.connect())
+        await client.flush()
+        await client.client.send(b"\x00\x00\x08\x07\x00\x80\x00\x00\x00" + GOODBYE)
+        assert (await client.answer(await client.request())).status == 200
+
+
+async def test_a_window_above_the_largest_resets_its_exchange() -> None:
+    async def wait(exchange: Exchange) -> None:
+        await exchange.body(100)
+
+    async with running(wait) as harness:
+        client = RawClient(harness.connect())
+        await client.open()
+        update = frames.WindowUpdateFrame(1, window_increment=2**31 - 1).serialize()
+        await client.client.send(client.headers(1, b"POST") + update * 2)
+        expected = frames.RstStreamFrame(1, error_code=ErrorCodes.FLOW_CONTROL_ERROR).serialize()
+        data = b""
+        while expected not in data:
+            more = await client.client.receive()
+            assert more, data
+            data += more
+
+
+async def test_what_is_no_preface_is_taken_for_http_1() -> None:
+    async with running(echo) as harness:
+        client = harness.connect()
+        await client.send(b"INVALID CONNECTION PREFACE\r\n\r\n")
+        assert (await client.response()).status == 400
+        assert await client.rest() == b""
+
+
+async def test_the_asterisk_is_a_target_of_options_alone() -> None:
+    async with running(echo) as harness:
+        client = H2Client(harness.connect())
+        assert (await client.answer(await client.request(b"OPTIONS", b"*"))).body == (
+            b"OPTIONS * 2 "
+        )
+        assert (await client.answer(await client.request(target=b"*"))).status == 400

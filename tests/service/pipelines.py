@@ -68,6 +68,24 @@ def chunked(name: str, body: bytes, cut: int) -> Asked:
     return Asked(wire + b"0\r\n\r\n", "POST", name, body)
 
 
+def absolute(asked: Asked, scheme: str) -> Asked:
+    """Return the same request with a URL for its target."""
+    method, target, rest = asked.wire.split(b" ", 2)
+    return asked._replace(wire=b"%b %b://localhost%b %b" % (method, scheme.encode(), target, rest))
+
+
+def adorned(name: str, body: bytes, extension: bytes, trailers: bytes) -> Asked:
+    """An append in one chunk, with what is read and dropped."""
+    wire = _head("POST", name, "Content-Type: text/plain", "Transfer-Encoding: chunked")
+    wire += b"%x%b\r\n%b\r\n0%b\r\n%b\r\n" % (len(body), extension, body, extension, trailers)
+    return Asked(wire, "POST", name, body)
+
+
+def after_empty_line(asked: Asked) -> Asked:
+    """Return the same request as a client sends it that ends the body before with CRLF."""
+    return asked._replace(wire=b"\r\n" + asked.wire)
+
+
 def refused(name: str, body: bytes, kind: str) -> Asked:
     """A write whose body is there, all the same, and must not be taken for anything else."""
     length = f"Content-Length: {len(body)}"
@@ -91,7 +109,7 @@ BODIES = [b"x", b"hello", post("b", b"smuggled").wire, b"0\r\n\r\n", b"\r\n\r\n"
 names = st.sampled_from(STREAMS)
 bodies = st.sampled_from(BODIES)
 kinds = st.sampled_from(["no such stream", "another type", "encoded", "no method"])
-requests = st.one_of(
+plain_requests = st.one_of(
     st.builds(post, names, bodies),
     st.builds(post, names, bodies, st.sampled_from(["X-A: 1", "X-A: 1\r\nX-A: 2"])),
     st.builds(chunked, names, bodies, st.integers(1, 20)),
@@ -111,6 +129,15 @@ requests = st.one_of(
         ),
         names,
     ),
+)
+extensions = st.sampled_from([b"", b";a=b", b" ; a", b';a="0;0"'])
+trailers = st.sampled_from([b"", b"X-A: 1\r\n", b"X-A: 1\r\nX-B: GET /b HTTP/1.1\r\n"])
+requests = st.one_of(
+    plain_requests,
+    plain_requests,
+    st.builds(adorned, names, bodies, extensions, trailers),
+    st.builds(absolute, plain_requests, st.sampled_from(["http", "HTTPS"])),
+    st.builds(after_empty_line, plain_requests),
 )
 sequences = st.lists(requests, min_size=1, max_size=6)
 pieces = st.lists(st.integers(1, 400), max_size=8)

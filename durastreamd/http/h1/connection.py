@@ -110,16 +110,12 @@ class H1Connection:
         if buffer:
             # A client that pipelines must not keep the others waiting.
             await trio.lowlevel.checkpoint()
-        elif self._context.draining:
-            return None
         else:
-            self._idle = True
-            context = self._context
-            self._alarm.set(context.clock.now() + context.limits.idle_s_max)
-            buffer = await self._first_bytes()
-            self._idle = False
-            if not buffer:
-                return None
+            buffer = await self._idle_bytes()
+        if buffer[:1] == b"\r":
+            buffer = await self._without_empty_line(buffer)
+        if not buffer:
+            return None
         self._asked = buffer
         end = buffer.find(HEAD_END)
         if end < 0:
@@ -136,6 +132,35 @@ class H1Connection:
                 self._context.statistics.lane_total += 1
                 return request
         return examine(head, self._context.limits)
+
+    async def _idle_bytes(self) -> bytes:
+        """Wait for the beginning of a head; b"" when there will be none."""
+        self.buffer = b""
+        context = self._context
+        if context.draining:
+            return b""
+        self._idle = True
+        self._alarm.set(context.clock.now() + context.limits.idle_s_max)
+        buffer = await self._first_bytes()
+        self._idle = False
+        return buffer
+
+    async def _without_empty_line(self, buffer: bytes) -> bytes:
+        """Pass over one empty line before a head (RFC 9112, 2.2): old clients end bodies with it.
+
+        One that came alone is no beginning of a head, and the connection stays idle. A second one
+        is refused with the head that it begins.
+        """
+        self._asked = b""
+        while buffer == b"\r":
+            self._alarm.set(trio.current_time() + self._context.limits.head_s_max)
+            more = await self._transport.receive()
+            if not more:
+                return b""
+            buffer += more
+        if buffer[:2] != b"\r\n":
+            return buffer
+        return buffer[2:] or await self._idle_bytes()
 
     async def _first_bytes(self) -> bytes:
         if self._quick is None:

@@ -3,7 +3,11 @@
 h11 is lenient where RFC 9112 lets a server choose, and two servers that choose differently in one
 chain are how requests are smuggled. So everything ambiguous is refused here before h11 sees it:
 bare LF and bare CR, folded lines, Content-Length with Transfer-Encoding, repeated Content-Length,
-Transfer-Encoding on HTTP/1.0, absolute-form, control characters. What passes is what h11 says.
+Transfer-Encoding on HTTP/1.0, control characters. What passes is what h11 says.
+
+What RFC 9112 has every server take is taken, where it can mean one thing only: a target in
+absolute-form (of http or https, with the very authority that Host names) is read as the path in it,
+``*`` is the target of OPTIONS and of nothing else.
 """
 
 import re
@@ -22,6 +26,10 @@ _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+) ([!-~]+) HTT
 _STRAY_LINE_END: Final = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)")
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _HOST: Final = re.compile(rb"[A-Za-z0-9.\-_~!$&'()*+,;=:%\[\]]*")
+_ABSOLUTE: Final = re.compile(
+    rb"[Hh][Tt][Tt][Pp][Ss]?://(?P<authority>[A-Za-z0-9.\-_~!$&'()*+,;=:%\[\]]+)"
+    rb"(?P<path>(?:[/?].*)?)"
+)
 _SHOWN: Final = re.compile(rb"[!-~]+")
 _LINE_BYTES_SHOWN: Final = 512  # more than an error document echoes of a target
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")  # Fifteen digits are a petabyte; int() stays cheap.
@@ -46,6 +54,8 @@ def refuse_hopeless(partial: bytes, limits: HttpLimits) -> None:
     if _STRAY_LINE_END.search(partial):
         _refuse("Lines of a request head end in CRLF; this one has a bare CR or LF.")
     line, line_end, _ = partial.partition(b"\r\n")
+    if line_end and not line:
+        _refuse("More than one empty line stands before the request.")
     # The method and version around the target are short; 64 bytes are ample for both.
     if not line_end and len(line) > limits.target_bytes_max + 64:
         _refuse(
@@ -65,7 +75,7 @@ def examine(head: bytes, limits: HttpLimits) -> Request:
     if _CONTROL.search(head):
         _refuse("The request head contains a control character.")
     lines = head[: -len(HEAD_END)].split(b"\r\n")
-    version = _check_request_line(lines[0], limits)
+    version, named = _check_request_line(lines[0], limits)
     if len(lines) - 1 > limits.header_count_max:
         _refuse(
             f"There are more than {limits.header_count_max} header fields.",
@@ -77,11 +87,18 @@ def examine(head: bytes, limits: HttpLimits) -> Request:
     seen = _by_h11(head, limits)
     headers = _joined(seen)
     host = headers.get(b"host", b"")
+    target = seen.target
+    if named is not None:
+        if b"host" in headers and host.lower() != named["authority"].lower():
+            _refuse("Host and the authority of the request target differ.")
+        host, target = named["authority"], named["path"]
+        if not target.startswith(b"/"):
+            target = b"*" if seen.method == b"OPTIONS" and not target else b"/" + target
     length = headers.get(b"content-length")
     content_length = None if length is None else int(length)
     return Request.to(
         seen.method.decode("ascii"),
-        seen.target.decode("ascii"),
+        target.decode("ascii"),
         headers,
         version,
         host.decode("ascii"),
@@ -90,7 +107,8 @@ def examine(head: bytes, limits: HttpLimits) -> Request:
     )
 
 
-def _check_request_line(line: bytes, limits: HttpLimits) -> str:
+def _check_request_line(line: bytes, limits: HttpLimits) -> tuple[str, re.Match[bytes] | None]:
+    """Return the version, and the target taken apart if it is in absolute-form."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
         _refuse("The first line is not METHOD TARGET HTTP/1.1.")
@@ -107,11 +125,14 @@ def _check_request_line(line: bytes, limits: HttpLimits) -> str:
         )
     if method == b"CONNECT":
         _refuse("This server is no proxy.", problems.NOT_IMPLEMENTED)
-    if not target.startswith(b"/"):
-        _refuse("The request target must be a path; this server is no proxy.")
     if b"#" in target:
         _refuse("A request target has no fragment.")
-    return version.decode("ascii")
+    named = None
+    if not target.startswith(b"/") and not (target == b"*" and method == b"OPTIONS"):
+        named = _ABSOLUTE.fullmatch(target)
+        if named is None:
+            _refuse("The request target must be a path, or a URL of this server.")
+    return version.decode("ascii"), named
 
 
 def _by_h11(head: bytes, limits: HttpLimits) -> h11.Request:

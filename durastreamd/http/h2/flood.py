@@ -105,7 +105,9 @@ class FrameMeter:
                 self._held = data[at:]
                 return b"".join(out)
             length = int.from_bytes(data[at : at + 3], "big")
-            swallow = self._weigh(data[at + 3], data[at + 4], length)
+            # The highest bit is reserved; GOAWAY is of no exchange, or it is malformed.
+            of_none = not int.from_bytes(data[at + 5 : at + 9], "big") & 0x7FFF_FFFF
+            swallow = self._weigh(data[at + 3], data[at + 4], length) and of_none
             if swallow:
                 out.append(data[kept_from:at])
             end = at + FRAME_HEADER_BYTES + length

@@ -14,6 +14,7 @@ from durastreamd.http.limits import HttpLimits
 from durastreamd.protocol import problems
 
 _TARGET: Final = re.compile(rb"/[!\"$-~]*")
+_ASTERISK: Final = b"*"  # the target of OPTIONS alone
 _METHOD: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}")
 _AUTHORITY: Final = re.compile(rb"[A-Za-z0-9.\-_~!$&'()*+,;=:%\[\]]*")
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -93,7 +94,9 @@ def _malformed(pseudo: dict[bytes, bytes], headers: dict[bytes, bytes]) -> str:
     length = headers.get(b"content-length")
     if not _METHOD.fullmatch(pseudo.get(b":method", b"")):
         return "The method is not a token."
-    if not _TARGET.fullmatch(pseudo.get(b":path", b"")):
+    target, method = pseudo.get(b":path", b""), pseudo.get(b":method")
+    whole = target == _ASTERISK and method == b"OPTIONS"
+    if not whole and not _TARGET.fullmatch(target):
         return "The request target must be a path in printable ASCII."
     if not _AUTHORITY.fullmatch(authority or b"") or not _AUTHORITY.fullmatch(host or b""):
         return "The authority is one name, perhaps with a port, as in streams.example:4437."
