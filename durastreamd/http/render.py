@@ -59,14 +59,19 @@ def field_block(headers: Headers) -> bytes:
     return block
 
 
-def framing_of(status: int, method: str, body: bytes) -> tuple[bytes, bytes]:
-    """Return the line that frames a whole response, and what of ``body`` goes with it."""
+def content_of(status: int, method: str, body: bytes) -> tuple[int | None, bytes]:
+    """Return the length that a whole response declares, and what of ``body`` goes with it."""
     if status == 204 or status == 304:
-        return b"", b""
+        return None, b""
     if method == "HEAD":
         # Without a body to measure, a length would be a guess about what GET would say.
-        return (b"Content-Length: %d\r\n" % len(body) if body else b""), b""
-    return b"Content-Length: %d\r\n" % len(body), body
+        return len(body) or None, b""
+    return len(body), body
+
+
+def length_line(length: int | None) -> bytes:
+    """Return the line that frames a response of this length; none where none is declared."""
+    return b"" if length is None else b"Content-Length: %d\r\n" % length
 
 
 def head(status: int, headers: Headers, framing: bytes, *, keep_alive: bool) -> bytes:

@@ -22,7 +22,6 @@ from durastreamd.http.errors import (
     BodyTooLargeError,
     BodyTooSlowError,
     HungUpError,
-    ResponseError,
 )
 from durastreamd.http.exchange import Headers, Phase, Request
 from durastreamd.http.gathering import Gathering, Pace
@@ -47,7 +46,6 @@ class H1Exchange(ServedExchange):
         "_context",
         "_corked",
         "_decoder",
-        "_expects_continue",
         "_flushed",
         "_transport",
         "keep_alive",
@@ -67,15 +65,11 @@ class H1Exchange(ServedExchange):
         self._flushed: trio.Event | None = None  # Set when a remainder of send_nowait is out.
         self._decoder: ChunkedDecoder | None = None
         self._body_left = request.content_length or 0
-        self._expects_continue = False
         self.keep_alive = True
         if request.headers.get(b"connection") is not None or request.version == "1.0":
             self.keep_alive = _keeps_alive(request)
-        if request.has_body:
-            if request.content_length is None:
-                self._decoder = ChunkedDecoder()
-            expect = request.headers.get(b"expect", b"").lower()
-            self._expects_continue = expect == b"100-continue" and request.version == "1.1"
+        if request.has_body and request.content_length is None:
+            self._decoder = ChunkedDecoder()
 
     # --- The request body ---
 
@@ -188,8 +182,8 @@ class H1Exchange(ServedExchange):
         """Send a complete response in one piece."""
         self._expect_phase(Phase.UNANSWERED)
         self.status = status
-        framing, body = render.framing_of(status, self.request.method, body)
-        framing += self.common.block
+        length, body = render.content_of(status, self.request.method, body)
+        framing = render.length_line(length) + self.common.block
         head = render.head(status, headers, framing, keep_alive=self._settle_keep_alive())
         self.phase = Phase.FINISHED
         data = head + body
@@ -209,7 +203,7 @@ class H1Exchange(ServedExchange):
         self.status = status
         framing = b""
         if length is not None:
-            framing = b"Content-Length: %d\r\n" % length
+            framing = render.length_line(length)
         elif self.request.version == "1.1":
             self._chunked = True
             framing = b"Transfer-Encoding: chunked\r\n"
@@ -289,14 +283,6 @@ class H1Exchange(ServedExchange):
         self._context.watch.fire(self._transport.fileno())
         self._transport.break_off()
 
-    def _expect_phase(self, phase: Phase) -> None:
-        if self.phase is not phase:
-            if self.phase is Phase.ABORTED:
-                msg = "the exchange was aborted"
-                raise HungUpError(msg)
-            msg = f"the response is {self.phase.name}, not {phase.name}"
-            raise ResponseError(msg)
-
     def _settle_keep_alive(self) -> bool:
         """Decide, at the latest possible moment, what the head says about the connection."""
         if self.keep_alive and (self._context.draining or not self._body_is_disposable()):
@@ -307,7 +293,7 @@ class H1Exchange(ServedExchange):
         """Send, or make sure that nothing is ever sent after a part of it."""
         if self._flushed is not None:
             await self._flushed.wait()
-            self._expect_not_aborted()
+            self._check_gone()
         self._sending = True
         complete = False
         try:
@@ -317,11 +303,6 @@ class H1Exchange(ServedExchange):
             self._sending = False
             if not complete:
                 self.abort()
-
-    def _expect_not_aborted(self) -> None:
-        if self.phase is Phase.ABORTED:
-            msg = "the exchange was aborted"
-            raise HungUpError(msg)
 
     async def _flush(self, remainder: bytes, flushed: trio.Event) -> None:
         """Send what the kernel did not take of a send_nowait; runs beside the handler."""

@@ -248,9 +248,9 @@ class QuickTurns:
             statistics.answered("POST", 0)
             return
         statistics.answers["POST"][status // 100] += 1
-        framing, body = render.framing_of(status, "POST", body)
+        length, body = render.content_of(status, "POST", body)
         self.ended = context.draining
-        framing += context.common.block
+        framing = render.length_line(length) + context.common.block
         data = render.head(status, headers, framing, keep_alive=not self.ended) + body
         try:
             sent = self._transport.send_nowait(data)

@@ -24,7 +24,6 @@ from durastreamd.http.errors import (
     BodyTooLargeError,
     BodyTooSlowError,
     HungUpError,
-    ResponseError,
 )
 from durastreamd.http.exchange import Headers, Phase, Request
 from durastreamd.http.gathering import Gathering, Pace
@@ -39,7 +38,6 @@ class H2Exchange(ServedExchange):
         "_arrived",
         "_body_claim",
         "_body_ended",
-        "_expects_continue",
         "_limits",
         "_moved",
         "_pieces",
@@ -50,7 +48,6 @@ class H2Exchange(ServedExchange):
         "_uncounted",
         "_waits",
         "_wire",
-        "gone",
         "id",
         "scope",
     )
@@ -61,7 +58,6 @@ class H2Exchange(ServedExchange):
         super().__init__(request, context)
         self.id = exchange_id
         self.scope = trio.CancelScope()  # Around the handler.
-        self.gone = False
         self._wire = wire
         self._limits = context.limits
         self._statistics = context.statistics
@@ -75,9 +71,6 @@ class H2Exchange(ServedExchange):
         self._arrived = trio.Event()
         self._moved = trio.Event()
         self._waits: list[trio.CancelScope] = []
-        self._expects_continue = (
-            request.has_body and request.headers.get(b"expect", b"").lower() == b"100-continue"
-        )
 
     # --- What the reader tells ---
 
@@ -261,15 +254,8 @@ class H2Exchange(ServedExchange):
         """Send a complete response."""
         self._expect_phase(Phase.UNANSWERED)
         self.status = status
-        fields = self._fields(status, headers)
-        if status == 204 or status == 304:
-            body = b""
-        elif self.request.method == "HEAD":
-            if body:
-                fields.append((b"content-length", b"%d" % len(body)))
-            body = b""
-        else:
-            fields.append((b"content-length", b"%d" % len(body)))
+        length, body = render.content_of(status, self.request.method, body)
+        fields = self._fields(status, headers, length)
         await self._wire.room()
         self._check_gone()
         self._wire.headers(self.id, fields, end=not body)
@@ -282,9 +268,7 @@ class H2Exchange(ServedExchange):
         """Begin a streamed response."""
         self._expect_phase(Phase.UNANSWERED)
         self.status = status
-        fields = self._fields(status, headers)
-        if length is not None:
-            fields.append((b"content-length", b"%d" % length))
+        fields = self._fields(status, headers, length)
         await self._wire.room()
         self._check_gone()
         self._length_left = length
@@ -350,12 +334,15 @@ class H2Exchange(ServedExchange):
             self._wire.reset(self.id, ErrorCodes.NO_ERROR)
         self._wire.flush()
 
-    def _fields(self, status: int, headers: Headers) -> list[tuple[bytes, bytes]]:
+    def _fields(
+        self, status: int, headers: Headers, length: int | None
+    ) -> list[tuple[bytes, bytes]]:
         render.field_block(headers)  # Refuses CR, LF and NUL as on HTTP/1.
         return [
             (b":status", b"%d" % status),
             (b"date", render.date()),
             *((name.lower(), value) for name, value in (*headers, *self.common.fields)),
+            *(() if length is None else ((b"content-length", b"%d" % length),)),
         ]
 
     async def _send_all(self, data: bytes | memoryview, *, end: bool = False) -> None:
@@ -390,17 +377,6 @@ class H2Exchange(ServedExchange):
         self._statistics.stalled_total += 1
         msg = f"the client took nothing for {self._limits.write_s_max} s"
         raise HungUpError(msg)
-
-    def _expect_phase(self, phase: Phase) -> None:
-        self._check_gone()
-        if self.phase is not phase:
-            msg = f"the response is {self.phase.name}, not {phase.name}"
-            raise ResponseError(msg)
-
-    def _check_gone(self) -> None:
-        if self.gone or self.phase is Phase.ABORTED:
-            msg = "the client reset the exchange"
-            raise HungUpError(msg)
 
 
 class _UntilReset:

@@ -97,27 +97,6 @@ REFUSED = {"EACCES": errno.EACCES, "EIO": errno.EIO}
 CASES = [(file, oddness) for file in FILES for oddness in (*ODD, *REFUSED)]
 
 
-@pytest.fixture(scope="module")
-def world() -> World:
-    """/a and /s have segments and records in the journal, /f forked /a, /s has a snapshot."""
-    world = World()
-    world.create("/a")
-    world.create("/j", content_type="application/json")
-    world.create("/s")
-    for number in range(8):
-        world.append("/a", b"%04d" % number * 20, producer=("p", 0, number))
-        world.append("/j", b'{"n":%d},\n' % number)
-        world.append("/s", b"s%d" % number)
-    world.checkpoint()
-    world.publish("/s", 10, b"folded up to ten")
-    world.fork("/f", "/a", 160)
-    world.append("/f", b"the fork's own")
-    world.checkpoint()
-    world.append("/a", b"after the checkpoint", producer=("p", 0, 8))
-    world.append("/j", b'"late",\n')
-    return world
-
-
 def content(engine: Engine, key: str) -> bytes:
     stream = engine.namespace.by_key[key]
     data = engine.view(stream).read(stream.floor, stream.tail)
