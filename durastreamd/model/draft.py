@@ -10,9 +10,9 @@ closed stream, that before a wrong type, a duplicate before an end that is not t
 Stream-Seq that did not grow, all of them before a body that is not JSON).
 """
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from durastreamd.model.producers import ProducerVerdict, judge
+from durastreamd.model.producers import ProducerVerdict, SumRun, judge
 from durastreamd.model.records import Append, Producer
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, content_type
@@ -27,6 +27,7 @@ from durastreamd.protocol.outcomes import (
     OffsetConflict,
     OtherLife,
     Outcome,
+    RepeatDiffers,
     SeqRegression,
     SequenceGap,
     StaleEpoch,
@@ -47,6 +48,7 @@ class Conditions(Struct, frozen=True, gc=False):
 
     life: int | None = None  # the id it had when the request came; -1 if it was not the one meant
     expected: int | None = None  # the tail
+    sum: str | None = None  # of the append: its repeats are to be told from other bytes
 
 
 class AppendCommand(Struct, frozen=True, gc=False):
@@ -71,6 +73,7 @@ class Draft:
         "_producers_max",
         "_seq",
         "_stream",
+        "_sums",
         "size",
     )
 
@@ -83,6 +86,7 @@ class Draft:
         self._closes = False
         self._seq: str | None = None
         self._producers: dict[str, tuple[int, int]] = {}
+        self._sums: dict[str, SumRun] | None = None  # of those that asked for it
 
     def decide(self, command: AppendCommand) -> Outcome:
         """Answer one command and, where it is accepted, take it into the draft."""
@@ -99,7 +103,7 @@ class Draft:
         if command.producer is not None:
             refused = self._judge_producer(command.producer, tail)
             if refused is not None:
-                return refused
+                return self._strictly(command, refused)
         if command.seq is not None or command.conditions is not None:
             refused = self._judge_order(command, tail)
             if refused is not None:
@@ -131,13 +135,14 @@ class Draft:
             name, epoch, seq = command.producer
             known = self._known(name)
             if known is not None and judge(known, epoch, seq) is ProducerVerdict.DUPLICATE:
-                return Duplicate(tail, closed=True, epoch=known[0], seq=known[1])
+                found = Duplicate(tail, closed=True, epoch=known[0], seq=known[1])
+                return self._strictly(command, found)
         elif command.payload is None:
             return AlreadyClosed(tail)
         return StreamClosed(tail)
 
     def _judge_order(self, command: AppendCommand, tail: Position) -> Outcome | None:
-        """Refuse what comes elsewhere or later than its writer believes."""
+        """Refuse what comes elsewhere or later than its writer believes; the last of the checks."""
         if command.conditions is not None:
             expected = command.conditions.expected
             if expected is not None and expected != tail:
@@ -146,7 +151,32 @@ class Draft:
             last = self._seq if self._seq is not None else self._stream.loaded().seq
             if last is not None and command.seq <= last:
                 return SeqRegression(last, command.seq, tail)
+        if command.conditions is not None and not isinstance(command.payload, Malformed):
+            self._remember(command)  # nothing refuses it any more
         return None
+
+    def _strictly(self, command: AppendCommand, found: Outcome) -> Outcome:
+        """Return what a repeat is to a producer that wants to know whether it is one."""
+        wanted = command.conditions.sum if command.conditions is not None else None
+        if wanted is None or not isinstance(found, Duplicate) or command.producer is None:
+            return found
+        name, epoch, seq = command.producer
+        known = None
+        for runs in (self._sums or {}, self._stream.loaded().sums):
+            if known is None and name in runs:
+                known = runs[name].of(epoch, seq)
+        if known == wanted:
+            return structs.replace(found, strict=True)
+        return RepeatDiffers(found.tail, found.epoch, found.seq, seq, unknown=known is None)
+
+    def _remember(self, command: AppendCommand) -> None:
+        """Keep the sum of an append that is taken, if its producer wants it."""
+        if command.producer is None or command.conditions is None or command.conditions.sum is None:
+            return
+        name, epoch, seq = command.producer
+        runs = self._sums = self._sums or {}
+        run = SumRun(epoch, seq, command.conditions.sum)
+        runs[name] = runs[name].then(run) if name in runs else run
 
     def _known(self, name: str) -> tuple[int, int] | None:
         return self._producers.get(name) or self._stream.loaded().producers.get(name)
@@ -199,4 +229,7 @@ class Draft:
             self._seq,
             tuple([(name, epoch, seq) for name, (epoch, seq) in self._producers.items()]),
         )
+        if self._sums is not None:
+            sums = tuple([(name, *run) for name, run in self._sums.items()])
+            return structs.replace(record, sums=sums), self._parts
         return record, self._parts

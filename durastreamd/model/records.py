@@ -59,10 +59,14 @@ class Append(Struct, frozen=True, gc=False):
     closes: bool = False
     seq: str | None = None
     producers: tuple[Producer, ...] = ()
+    sums: tuple[tuple[str, int, int, str], ...] = ()  # producer, and its run (``producers.SumRun``)
 
     def header(self) -> bytes:
         """Return the record's own part."""
         messages = self.count if self.lengths is None else self.lengths
+        if self.sums:
+            told = [messages, self.closes, self.seq, self.producers, self.sums]
+            return cbor2.dumps([APPEND, *told])
         if self.closes or self.seq is not None or self.producers:
             return cbor2.dumps([APPEND, messages, self.closes, self.seq, self.producers])
         if self.lengths is not None and len(self.lengths) == 1:
@@ -238,6 +242,7 @@ def _parse_append(place: RecordPlace, fields: list) -> Record:  # type: ignore[t
         closes,
         seq,
         tuple((name, epoch, last) for name, epoch, last in producers),
+        tuple(map(tuple, fields[5])) if len(fields) > 5 else (),
     )
 
 

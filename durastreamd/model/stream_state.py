@@ -32,6 +32,7 @@ A stream at rest keeps no ``Detail`` (producers and the like); its index has it.
 that there is none to load.
 """
 
+from durastreamd.model.producers import STREAM_SUMS_MAX, SumRun
 from durastreamd.model.records import Append, Create, Publish, Snapshot, Touch
 from durastreamd.protocol.content_type import is_json
 
@@ -52,18 +53,32 @@ def aside_mark(lsn: int, reason: str) -> str:
 
 
 class Detail:
-    """What only writers need: the producers and the last Stream-Seq."""
+    """What only writers need: the producers and the last Stream-Seq.
 
-    __slots__ = ("producers", "seq")
+    ``sums`` are of producers that asked for it; the one that appended longest ago comes first, and
+    is the first to be forgotten.
+    """
+
+    __slots__ = ("producers", "seq", "sums")
 
     def __init__(self) -> None:
         self.producers: dict[str, tuple[int, int]] = {}
         self.seq: str | None = None
+        self.sums: dict[str, SumRun] = {}
+
+    def remember(self, name: str, run: SumRun) -> None:
+        """Keep the sums of a producer's appends, and not too many of all together."""
+        before = self.sums.pop(name, None)
+        self.sums[name] = run if before is None else before.then(run)
+        while sum(each.appends for each in self.sums.values()) > STREAM_SUMS_MAX:
+            del self.sums[next(iter(self.sums))]
 
     def row(self) -> list[object]:
         """Return the detail as a CBOR array."""
         producers = [[name, epoch, seq] for name, (epoch, seq) in self.producers.items()]
-        return [producers, self.seq]
+        if not self.sums:
+            return [producers, self.seq]
+        return [producers, self.seq, [[name, *run] for name, run in self.sums.items()]]
 
     @classmethod
     def from_row(cls, row: list) -> "Detail":  # type: ignore[type-arg]  # CBOR is untyped
@@ -71,6 +86,8 @@ class Detail:
         detail = cls()
         detail.producers = {name: (epoch, seq) for name, epoch, seq in row[0]}
         detail.seq = row[1]
+        if len(row) > 2:
+            detail.sums = {name: SumRun(*run) for name, *run in row[2]}
         return detail
 
 
@@ -248,6 +265,8 @@ def _apply_append(stream: Stream, record: Append) -> None:
             detail.seq = record.seq
         for name, epoch, seq in record.producers:
             detail.producers[name] = (epoch, seq)
+        for name, epoch, last, sums in record.sums:
+            detail.remember(name, SumRun(epoch, last, sums))
 
 
 def check_invariants(stream: Stream) -> None:

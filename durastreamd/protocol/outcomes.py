@@ -41,12 +41,26 @@ class Appended(Struct, frozen=True, gc=False):
 
 
 class Duplicate(Struct, frozen=True, gc=False):
-    """The producer had this stored already; ``seq`` is the highest accepted."""
+    """The producer had this stored already; ``seq`` is the highest accepted.
+
+    ``strict``: it was asked whether it is the same, and it is.
+    """
 
     tail: Position
     closed: bool
     epoch: int
     seq: int
+    strict: bool = False
+
+
+class RepeatDiffers(Struct, frozen=True):
+    """The producer had this number stored already, with other bytes, or nobody knows with which."""
+
+    tail: Position
+    epoch: int
+    last: int  # the highest accepted
+    given: int
+    unknown: bool
 
 
 class AlreadyClosed(Struct, frozen=True):
@@ -193,6 +207,7 @@ Outcome = (
     | ConfigConflict
     | Appended
     | Duplicate
+    | RepeatDiffers
     | AlreadyClosed
     | StreamClosed
     | StaleEpoch

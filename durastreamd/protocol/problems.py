@@ -181,6 +181,16 @@ SEQUENCE_GAP = _finer(
     SEQUENCE_CONFLICT, "SEQUENCE_GAP",
     "An earlier sequence number of this producer is missing; send Producer-Expected-Seq first.",
 )  # fmt: skip
+REPEAT_DIFFERS = _finer(
+    SEQUENCE_CONFLICT, "REPEAT_DIFFERS",
+    "The producer has appended something else under this number; what is stored stays, and this "
+    "was not stored. Find out why it is not the same again.",
+)  # fmt: skip
+REPEAT_UNKNOWN = _finer(
+    SEQUENCE_CONFLICT, "REPEAT_UNKNOWN",
+    "The producer has appended under this number, but whether it was the same is not known any "
+    "more, or was never asked to be; nothing was stored. Read the stream to find out.",
+)  # fmt: skip
 OFFSET_CONFLICT = _finer(
     SEQUENCE_CONFLICT, "OFFSET_CONFLICT",
     "The stream does not end at Stream-Expected-Offset, so somebody else has written; read from "

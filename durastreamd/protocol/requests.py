@@ -129,6 +129,7 @@ class ConditionHead(NamedTuple):
 
     incarnation: str | None
     expected: int | None  # a position
+    strict: bool = False  # a repeat with other bytes is to be refused
 
 
 class AppendHead(NamedTuple):
@@ -207,7 +208,9 @@ def append_head(headers: Headers) -> AppendHead:
 
 
 # What few appends have; whoever has none of them does not pay for looking for each.
-SELDOM = frozenset((b"content-encoding", b"stream-incarnation", b"stream-expected-offset"))
+SELDOM = frozenset(
+    (b"content-encoding", b"stream-incarnation", b"stream-expected-offset", b"producer-strict")
+)
 
 
 def conditions_of(headers: Headers) -> ConditionHead:
@@ -220,7 +223,18 @@ def conditions_of(headers: Headers) -> ConditionHead:
         if expected is None:
             detail = f"Stream-Expected-Offset {quoted(token)} is not an offset of this server."
             raise ProblemError(problems.INVALID_OFFSET, detail)
-    return ConditionHead(incarnation_of(headers), expected)
+    return ConditionHead(incarnation_of(headers), expected, _strict(headers))
+
+
+def _strict(headers: Headers) -> bool:
+    value = headers.get(b"producer-strict", b"false").lower()
+    if value not in (b"true", b"false"):
+        detail = f"Producer-Strict is true or false, not {quoted(value.decode('latin-1'))}."
+        raise ProblemError(problems.INVALID_PRODUCER, detail)
+    if value == b"true" and b"producer-id" not in headers:
+        detail = "Producer-Strict is about the repeats of a producer; send the producer headers."
+        raise ProblemError(problems.INVALID_PRODUCER, detail)
+    return value == b"true"
 
 
 def incarnation_of(headers: Headers) -> str | None:

@@ -17,6 +17,7 @@ from durastreamd.protocol.requests import ProblemError
 Fields = list[tuple[bytes, bytes]]
 
 CLOSED = (b"Stream-Closed", b"true")
+STRICT = (b"Producer-Strict", b"true")
 NOT_CACHED = (b"Cache-Control", b"no-store")
 RETRY_S = 1
 
@@ -78,6 +79,8 @@ def answer_append(outcome: Outcome) -> Answer:
         return Answer(204 if outcome.empty else 200, fields)
     if isinstance(outcome, oc.Duplicate):
         fields = [next_offset(outcome.tail), *_producer_fields(outcome.epoch, outcome.seq)]
+        if outcome.strict:
+            fields.append(STRICT)
         return Answer(204, [*fields, CLOSED] if outcome.closed else fields)
     if isinstance(outcome, oc.AlreadyClosed):
         return Answer(204, [next_offset(outcome.tail), CLOSED])
@@ -154,6 +157,16 @@ def _elsewhere(outcome: oc.OffsetConflict) -> ProblemError:
     return ProblemError(problems.OFFSET_CONFLICT, detail, (next_offset(outcome.tail),))
 
 
+def _other_bytes(outcome: oc.RepeatDiffers) -> ProblemError:
+    fields = (next_offset(outcome.tail), *_producer_fields(outcome.epoch, outcome.last))
+    number = f"Producer-Seq {outcome.given} of epoch {outcome.epoch} was appended before"
+    if outcome.unknown:
+        detail = f"{number}; what it was is not known, and so not whether this is the same."
+        return ProblemError(problems.REPEAT_UNKNOWN, detail, fields)
+    detail = f"{number}, and it was something else; this was not stored."
+    return ProblemError(problems.REPEAT_DIFFERS, detail, fields)
+
+
 def other_life(*fields: tuple[bytes, bytes]) -> ProblemError:
     """Return the problem of a request that is for another life of a name."""
     detail = "The stream that was meant is not here any more; another one has its name now."
@@ -223,6 +236,7 @@ _REFUSALS: dict[type, object] = {
     oc.SequenceGap: _gap,
     oc.SeqRegression: _regression,
     oc.OffsetConflict: _elsewhere,
+    oc.RepeatDiffers: _other_bytes,
     oc.OtherLife: _other_life,
     oc.ContentTypeMismatch: _mismatch,
     oc.TooManyProducers: _crowded,

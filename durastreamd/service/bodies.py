@@ -6,10 +6,12 @@ when it is. Neither waits; a caller for whom judging the body takes too long doe
 
 from durastreamd.http.exchange import Request
 from durastreamd.model.draft import AppendCommand, Payload
+from durastreamd.model.producers import SUM_CHARACTERS
 from durastreamd.protocol import Data, content_type as ct, json_mode, problems, requests
 from durastreamd.protocol.outcomes import Malformed
 from durastreamd.protocol.requests import SELDOM, AppendHead, ProblemError
 from durastreamd.service.limits import WriteLimits
+from durastreamd.storage.checksum import digest, seed
 
 _EMPTY_ARRAY = Malformed("EMPTY_ARRAY", "An empty array appends nothing; send at least one value.")
 
@@ -62,6 +64,18 @@ def payload_of(content_type: str, body: Data, limits: WriteLimits) -> Payload | 
         reason = str(exc)
         return Malformed("INVALID_JSON", reason[0].upper() + reason[1:] + ".")
     return Payload(wire, count) if count else None
+
+
+def repeat_sum(command: AppendCommand) -> str:
+    """Return what tells an append from another one under its number: its bytes, and if it closes.
+
+    A body that is not JSON where it should be is like none that was stored.
+    """
+    payload = command.payload
+    if isinstance(payload, Malformed):
+        return ""
+    data = payload.data if payload is not None else b""
+    return f"{digest(data, seed('repeat', command.closes)):0{SUM_CHARACTERS}x}"
 
 
 def refuse_encoding(request: Request) -> None:

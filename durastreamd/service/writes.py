@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import trio
 from msgspec import structs
 
+from durastreamd.engine.view import TURN_BYTES
 from durastreamd.http.exchange import Exchange, Request
 from durastreamd.model.draft import AppendCommand, Conditions
 from durastreamd.model.namespace import CreateCommand, ForkPoint
@@ -29,10 +30,17 @@ from durastreamd.service.answers import (
     answer_create,
     answer_delete,
 )
-from durastreamd.service.bodies import append_command, append_head, payload_of, refuse_encoding
+from durastreamd.service.bodies import (
+    append_command,
+    append_head,
+    payload_of,
+    refuse_encoding,
+    repeat_sum,
+)
 from durastreamd.service.limits import Limits
 from durastreamd.service.operating.counts import Counts
 from durastreamd.service.reader import Reader
+from durastreamd.storage.extensions import STRICT_PRODUCERS
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.ticket import DeleteCommand, Ticket
 
@@ -62,7 +70,12 @@ class Writes:
         job = partial(append_command, head, body, limits)
         command = await self._judged(head.content_type, body, job)
         if head.conditions is not None:
-            command = self._bound(key, head.conditions, command)
+            same = None
+            if head.conditions.strict:
+                short = len(body) <= TURN_BYTES
+                summing = partial(repeat_sum, command)
+                same = summing() if short else await self._streams.blocking(summing)
+            command = self._bound(key, head.conditions, command, same)
         del body, job  # of JSON the command has a copy: what is counted is held once
         return self.appended(await self._stored(key, command), begun)
 
@@ -71,12 +84,17 @@ class Writes:
         head = append_head(request)
         command = append_command(head, body, self._limits.writes)
         if head.conditions is not None:
-            command = self._bound(key, head.conditions, command)
+            same = repeat_sum(command) if head.conditions.strict else None
+            command = self._bound(key, head.conditions, command, same)
         return self._streams.post(key, command)
 
-    def _bound(self, key: str, asked: ConditionHead, command: AppendCommand) -> AppendCommand:
+    def _bound(
+        self, key: str, asked: ConditionHead, command: AppendCommand, same: str | None
+    ) -> AppendCommand:
         """Return the command with what the stream has to be when it is decided."""
-        conditions = Conditions(self._life(key, asked.incarnation), asked.expected)
+        conditions = Conditions(self._life(key, asked.incarnation), asked.expected, same)
+        if same is not None:
+            self._streams.engine.extend(STRICT_PRODUCERS)
         return structs.replace(command, conditions=conditions)
 
     def _life(self, key: str, incarnation: str | None) -> int | None:

@@ -29,8 +29,10 @@ class Extension(NamedTuple):
 
 
 SUBSCRIPTIONS = "subscriptions"
+STRICT_PRODUCERS = "strict-producers"  # sums of appends in their records and in states
 
 EXTENSIONS: dict[str, Extension] = {
+    STRICT_PRODUCERS: Extension(),
     SUBSCRIPTIONS: Extension(frozenset(range(16, 24)), frozenset({16, 17})),
 }
 

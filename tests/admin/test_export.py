@@ -53,7 +53,10 @@ def imported(engine: Engine, data: bytes, renames: dict[str, str] | None = None)
 
 
 def without_ids(found: Dump) -> Dump:
-    """Leave out what an import may choose anew: ids, and the blob's name and sum with them."""
+    """Leave out what an import may choose anew: ids, and the blob's name and sum with them.
+
+    And what no export holds: the sums of strict appends, which then are not known any more.
+    """
     left: Dump = {}
     for key, (first, *rest) in found.items():
         if key.startswith("bucket "):
@@ -61,7 +64,7 @@ def without_ids(found: Dump) -> Dump:
             continue
         blob = None if rest[4] else rest[9]  # a deleted stream shows none
         rest[9] = blob and (blob.position, blob.serial, blob.content_type, blob.size)  # type: ignore[attr-defined]
-        left[key] = tuple(rest)
+        left[key] = tuple(rest[:-1])
     return left
 
 

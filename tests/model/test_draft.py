@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from durastreamd.model.draft import AppendCommand, Conditions, Draft, Payload
+from durastreamd.model.producers import STREAM_SUMS_MAX, SUM_CHARACTERS, SUMS_MAX, SumRun
 from durastreamd.model.records import Append, Create, Producer
-from durastreamd.model.stream_state import Stream, apply, check_invariants
+from durastreamd.model.stream_state import Detail, Stream, apply, check_invariants
 from durastreamd.protocol.offsets import Position
 from durastreamd.protocol.outcomes import (
     AlreadyClosed,
@@ -17,6 +18,7 @@ from durastreamd.protocol.outcomes import (
     OffsetConflict,
     OtherLife,
     Outcome,
+    RepeatDiffers,
     SeqRegression,
     SequenceGap,
     StaleEpoch,
@@ -154,6 +156,81 @@ def test_another_life_of_the_name_takes_nothing_and_knows_no_repeat(life: int) -
         assert answer(busy(), command) == OtherLife()
     assert answer(after(close()), body(conditions=meant)) == OtherLife()
     assert isinstance(answer(busy(), body(conditions=only_at(6, life=1))), Appended)
+
+
+# --- strict producers ---
+
+
+def strict(data: bytes, seq: int, *, epoch: int = 0, **options: object) -> AppendCommand:
+    conditions = Conditions(sum=f"{data.hex():0>16}")
+    return body(data, producer=("p", epoch, seq), conditions=conditions, **options)
+
+
+def told(target: Stream, command: AppendCommand) -> str:
+    """Return what a repeat is called."""
+    outcome = answer(target, command)
+    if isinstance(outcome, RepeatDiffers):
+        return "unknown" if outcome.unknown else "differs"
+    assert isinstance(outcome, Duplicate), outcome
+    return "same" if outcome.strict else "repeat"
+
+
+def test_a_strict_repeat_is_told_from_other_bytes_as_far_back_as_sums_are_kept() -> None:
+    target = after(*(strict(b"%d" % seq, seq) for seq in range(5)))
+    for seq in range(5):
+        assert told(target, strict(b"%d" % seq, seq)) == "same"
+        assert told(target, strict(b"x", seq)) == "differs"
+        assert told(target, body(b"x", producer=("p", 0, seq))) == "repeat"
+
+
+def test_what_was_not_appended_strictly_cannot_be_told_and_begins_no_run() -> None:
+    moves = [strict(b"0", 0), body(b"1", producer=("p", 0, 1)), strict(b"2", 2)]
+    one, two, three = after(*moves[:1]), after(*moves[:2]), after(*moves)
+    assert told(one, strict(b"0", 0)) == "same"
+    assert [told(two, strict(b"0", 0)), told(two, strict(b"1", 1))] == ["same", "unknown"]
+    assert [told(three, strict(b"%d" % seq, seq)) for seq in range(3)] == [
+        "unknown", "unknown", "same",
+    ]  # fmt: skip
+
+
+def test_a_strict_repeat_in_the_same_batch_is_told_and_so_is_one_after_the_end() -> None:
+    draft = Draft(after(strict(b"0", 0)), 10)
+    assert isinstance(draft.decide(strict(b"1", 1)), Appended)
+    assert isinstance(draft.decide(strict(b"2", 2, closes=True)), Appended)
+    for seq in range(3):
+        same, other = draft.decide(strict(b"%d" % seq, seq)), draft.decide(strict(b"x", seq))
+        assert isinstance(same, Duplicate)
+        assert same.strict
+        assert isinstance(other, RepeatDiffers)
+    new = draft.decide(strict(b"3", 3))
+    assert new == StreamClosed(Position(3))
+
+
+def test_a_new_epoch_begins_a_run_and_a_broken_body_none() -> None:
+    target = after(strict(b"0", 0), strict(b"9", 0, epoch=1))
+    assert told(target, strict(b"9", 0, epoch=1)) == "same"
+    assert told(target, strict(b"0", 0, epoch=1)) == "differs"
+    broken = AppendCommand(BROKEN, TEXT, producer=("p", 1, 1), conditions=Conditions(sum=""))
+    draft = Draft(target, 10)
+    assert draft.decide(broken) == BROKEN
+    assert draft.empty
+    assert draft.record(NOW)[0].sums == ()
+
+
+def test_sums_stay_with_the_state_of_a_stream_and_are_bounded() -> None:
+    target = stream()
+    for number in range(STREAM_SUMS_MAX // SUMS_MAX + 1):
+        run = SumRun(0, SUMS_MAX - 1, "0" * SUM_CHARACTERS * SUMS_MAX)
+        target.loaded().remember(f"p{number}", run)
+    target.loaded().remember("p1", SumRun(0, SUMS_MAX, "1" * SUM_CHARACTERS))
+    kept = Detail.from_row(target.loaded().row())
+    assert kept.sums == target.loaded().sums
+    assert "p0" not in kept.sums, "the one that appended longest ago is forgotten"
+    assert kept.sums["p1"].appends == SUMS_MAX
+    assert kept.sums["p1"].of(0, 0) is None
+    assert kept.sums["p1"].of(0, 1) == "0" * SUM_CHARACTERS
+    assert kept.sums["p1"].of(0, SUMS_MAX) == "1" * SUM_CHARACTERS
+    assert len(Detail().row()) == 2, "a stream without sums is written as ever"
 
 
 # --- the order of the checks ---

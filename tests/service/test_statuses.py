@@ -46,6 +46,8 @@ async def furnish(site: Site) -> None:
     await site.add("seq", b"x", {**TEXT, "Stream-Seq": "b"})
     await site.make("producers", TEXT)
     await site.add("producers", b"x", {**TEXT, **producer("p", 1, 0)})
+    await site.make("strict", TEXT)
+    await site.add("strict", b"x", {**TEXT, **producer("p", 1, 0), "Producer-Strict": "true"})
     await site.make("ttl", {**TEXT, "Stream-TTL": "60"})
     await site.make("gone", TEXT, b"inherited")
     await site.make("fork", {"Stream-Forked-From": PREFIX + "gone"})
@@ -248,19 +250,6 @@ def stateful() -> Iterator[tuple[str, Case]]:
         end: dict[str, str | None] = {"Stream-Next-Offset": "1".zfill(16)}
         row = Case(post("seq", head), 409, "SEQUENCE_CONFLICT", end, members={"streamSeq": "b"})
         yield f"sequence_conflict_{number}", row
-    for number, expected in enumerate((ZERO, "9" * 16, "-1")):
-        head = {**TEXT, "Stream-Expected-Offset": expected}
-        at_five: dict[str, str | None] = {"Stream-Next-Offset": FIVE}
-        yield f"offset_conflict_{number}", Case(post("text", head), 409, "OFFSET_CONFLICT", at_five)
-    for number, expected in enumerate(("", "now", "5", "x")):
-        head = {**TEXT, "Stream-Expected-Offset": expected}
-        yield refused("INVALID_OFFSET", 2000 + number, post("text", head))
-    other_life = {**TEXT, "Stream-Incarnation": "0" * 16}
-    for number, method in enumerate(("PUT", "POST", "DELETE", "GET", "HEAD")):
-        ask = (method, "text", other_life, b"more" if method == "POST" else b"")
-        yield refused("PRECONDITION_FAILED", 10 + number, ask)
-    yield refused("PRECONDITION_FAILED", 1, put("missing", other_life))
-    yield refused("PRECONDITION_FAILED", 2, get("text?offset=-1&incarnation=0"))
     types = {"expectedContentType": "text/plain", "actualContentType": "application/json"}
     row = Case(post("text", JSON, b"1"), 409, "CONTENT_TYPE_MISMATCH", members=types)
     yield "content_type_mismatch", row
@@ -280,6 +269,30 @@ def stateful() -> Iterator[tuple[str, Case]]:
     first: dict[str, str | None] = {"Producer-Expected-Seq": "0", "Producer-Received-Seq": "2"}
     ask = post("producers", {**TEXT, **producer("stranger", 0, 2)})
     yield "gap_of_a_stranger", Case(ask, 409, "SEQUENCE_GAP", first)
+
+
+def conditional() -> Iterator[tuple[str, Case]]:
+    """Yield the requests that depend on what the stream is, and find it otherwise."""
+    for number, expected in enumerate((ZERO, "9" * 16, "-1")):
+        head = {**TEXT, "Stream-Expected-Offset": expected}
+        at_five: dict[str, str | None] = {"Stream-Next-Offset": FIVE}
+        yield f"offset_conflict_{number}", Case(post("text", head), 409, "OFFSET_CONFLICT", at_five)
+    for number, expected in enumerate(("", "now", "5", "x")):
+        head = {**TEXT, "Stream-Expected-Offset": expected}
+        yield refused("INVALID_OFFSET", 2000 + number, post("text", head))
+    other_life = {**TEXT, "Stream-Incarnation": "0" * 16}
+    for number, method in enumerate(("PUT", "POST", "DELETE", "GET", "HEAD")):
+        ask = (method, "text", other_life, b"more" if method == "POST" else b"")
+        yield refused("PRECONDITION_FAILED", 10 + number, ask)
+    yield refused("PRECONDITION_FAILED", 1, put("missing", other_life))
+    yield refused("PRECONDITION_FAILED", 2, get("text?offset=-1&incarnation=0"))
+    repeat = {**TEXT, **producer("p", 1, 0), "Producer-Strict": "true"}
+    yield refused("REPEAT_UNKNOWN", 0, post("producers", repeat))
+    yield refused("REPEAT_DIFFERS", 0, post("strict", repeat, b"y"))
+    for number, head in enumerate(
+        ({**TEXT, "Producer-Strict": "true"}, {**repeat, "Producer-Strict": "1"})
+    ):
+        yield refused("INVALID_PRODUCER", 900 + number, post("strict", head))
 
 
 def bodies() -> Iterator[tuple[str, Case]]:
@@ -302,7 +315,7 @@ def bodies() -> Iterator[tuple[str, Case]]:
         yield f"method_{method}", row
 
 
-REFUSALS = dict([*malformed(), *bad(), *stateful(), *bodies()])
+REFUSALS = dict([*malformed(), *bad(), *stateful(), *conditional(), *bodies()])
 # Reached by the tests below the table; each names its code.
 ELSEWHERE = {
     "PAYLOAD_TOO_LARGE", "RATE_LIMITED", "UNAVAILABLE", "INSUFFICIENT_STORAGE", "STREAM_DAMAGED",

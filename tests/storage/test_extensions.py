@@ -15,6 +15,7 @@ from durastreamd.offline.verify.verification import Scope, examine, in_turn, sur
 from durastreamd.storage import datadir, extensions, format as fmt
 from durastreamd.storage.checksum import digest
 from durastreamd.storage.disk import Disk, RealDisk
+from durastreamd.storage.extensions import Extension
 from tests.support.moving_disk import moving
 from tests.support.sim_disk import SimDisk
 from tests.support.world import NOW, TINY, World
@@ -132,9 +133,11 @@ def test_a_repair_keeps_the_names() -> None:
 def test_the_kinds_of_records_and_rows_tell_which_extensions_are_in_use() -> None:
     kinds = extensions.EXTENSIONS[extensions.SUBSCRIPTIONS]
     plain = [cbor2.dumps([0, [5]]), b"\xff"]
-    assert extensions.used_by(plain, [[0, [1], []], "strange"]) == set()
-    assert extensions.used_by([cbor2.dumps([min(kinds.records)])], []) == NAMED
-    assert extensions.used_by([], [[min(kinds.rows), "x"]]) == NAMED
+    # Those that only add a field cannot be told, and so are always named.
+    fields = {name for name, kind in extensions.EXTENSIONS.items() if kind == Extension()}
+    assert extensions.used_by(plain, [[0, [1], []], "strange"]) == fields
+    assert extensions.used_by([cbor2.dumps([min(kinds.records)])], []) == NAMED | fields
+    assert extensions.used_by([], [[min(kinds.rows), "x"]]) == NAMED | fields
 
 
 def test_a_damaged_identity_with_extensions_is_called_damaged() -> None:

@@ -142,7 +142,7 @@ def shown(found: Dump) -> dict[str, Shown]:
     streams = {}
     for key, fields in found.items():
         if not key.startswith("bucket "):
-            number, _, tail, floor, closed, gone, _, _, producers, _, _, _, data, _ = fields
+            number, _, tail, floor, closed, gone, _, _, producers, _, _, _, data, *_ = fields
             known = dict(cast(tuple[tuple[str, tuple[int, int]], ...], producers))
             place = cast(tuple[int, int, int, bool, bool], (number, floor, tail, closed, gone))
             streams[key] = Shown(*place, known, cast(bytes, data))

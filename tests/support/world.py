@@ -17,7 +17,7 @@ from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.errors import ReadFailedError, WriteFailedError
-from durastreamd.model.draft import AppendCommand, Draft, Payload
+from durastreamd.model.draft import AppendCommand, Conditions, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer, Record, Snapshot, Touch
 from durastreamd.model.stream_state import Detail, Stream, check_invariants
@@ -25,6 +25,7 @@ from durastreamd.protocol.outcomes import Outcome
 from durastreamd.storage import format as fmt, log, scan
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import read_file
+from durastreamd.storage.extensions import STRICT_PRODUCERS
 from durastreamd.storage.format import StoredFrame
 from tests.support.sim_disk import SimDisk
 
@@ -92,6 +93,7 @@ def dump(engine: Engine) -> Dump:
             stream.ttl_ms,
             data,
             ends,
+            tuple(detail.sums.items()),
         )
     return found
 
@@ -227,7 +229,12 @@ class World:
             draft = Draft(stream, TINY.producers_max)
             for body in bodies or (None,):
                 payload = None if body is None else Payload(body, body.count(b",\n") or 1)
-                command = AppendCommand(payload, stream.content_type, closes, producer, seq)
+                strict = Conditions(sum=f"{len(body or b''):016x}") if producer else None
+                if strict and len(body or b"") != 7:  # some appends of a producer are not strict
+                    self.engine.extend(STRICT_PRODUCERS)
+                else:
+                    strict = None
+                command = AppendCommand(payload, stream.content_type, closes, producer, seq, strict)
                 outcomes.append(draft.decide(command))
             if not draft.empty:
                 records.append(draft.record(self.now_ms))

@@ -96,6 +96,7 @@ def _details(record: Record) -> Fields:
         if isinstance(record, Append):
             fields["producers"] = [list(producer) for producer in record.producers] or None
             fields["seq"] = record.seq
+            fields["sums"] = [list(run) for run in record.sums] or None
         else:
             fields |= {"key": record.key, "type": record.content_type}
             fields["ttl_ms"] = record.ttl_ms if record.ttl_ms >= 0 else None

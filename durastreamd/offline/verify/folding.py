@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import cbor2
 
+from durastreamd.model.producers import SumRun
 from durastreamd.model.records import (
     Append,
     Create,
@@ -67,6 +68,10 @@ def learn(known: Detail, told: Detail) -> None:
         known.producers[name] = max(known.producers.get(name, mark), mark)
     if told.seq is not None and (known.seq is None or told.seq > known.seq):
         known.seq = told.seq
+    for name, run in told.sums.items():
+        before = known.sums.get(name)
+        if before is None or (run.epoch, run.last) > (before.epoch, before.last):
+            known.remember(name, run)
 
 
 def detail_of(record: Append) -> Detail:
@@ -74,6 +79,7 @@ def detail_of(record: Append) -> Detail:
     told = Detail()
     told.producers = {name: (epoch, seq) for name, epoch, seq in record.producers}
     told.seq = record.seq
+    told.sums = {name: SumRun(epoch, last, sums) for name, epoch, last, sums in record.sums}
     return told
 
 

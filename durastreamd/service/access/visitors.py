@@ -34,14 +34,15 @@ _ALLOWED = (
     b"Authorization, Content-Type, If-None-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
     b"Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
     b"Stream-Fork-Sub-Offset, Stream-Expected-Offset, Stream-Incarnation, Producer-Id, "
-    b"Producer-Epoch, Producer-Seq"
+    b"Producer-Epoch, Producer-Seq, Producer-Strict"
 )
 _EXPOSED = (
     b"Stream-Next-Offset, Stream-Cursor, Stream-Up-To-Date, Stream-Closed, Stream-TTL, "
     b"Stream-Expires-At, Stream-SSE-Data-Encoding, Stream-Snapshot-Offset, Producer-Epoch, "
-    b"Producer-Seq, Producer-Expected-Seq, Producer-Received-Seq, ETag, Location, Retry-After, "
-    b"WWW-Authenticate, Content-Encoding, Vary, Cache-Control, Stream-Message-Count, "
-    b"Stream-Byte-Count, Stream-Incarnation, Stream-At-Offset, Stream-At-Message, Stream-At-Byte"
+    b"Producer-Seq, Producer-Strict, Producer-Expected-Seq, Producer-Received-Seq, ETag, "
+    b"Location, Retry-After, WWW-Authenticate, Content-Encoding, Vary, Cache-Control, "
+    b"Stream-Message-Count, Stream-Byte-Count, Stream-Incarnation, Stream-At-Offset, "
+    b"Stream-At-Message, Stream-At-Byte"
 )
 _NOSNIFF = (b"X-Content-Type-Options", b"nosniff")
 _EXPOSE = (b"Access-Control-Expose-Headers", _EXPOSED)
