@@ -16,7 +16,7 @@ from durastreamd.model.producers import ProducerVerdict, SumRun, judge
 from durastreamd.model.records import Append, Producer
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data, content_type
-from durastreamd.protocol.offsets import Position
+from durastreamd.protocol.offsets import POSITION_MAX, Position
 from durastreamd.protocol.outcomes import (
     AlreadyClosed,
     Appended,
@@ -32,6 +32,7 @@ from durastreamd.protocol.outcomes import (
     SequenceGap,
     StaleEpoch,
     StreamClosed,
+    StreamFull,
     TooManyProducers,
 )
 
@@ -115,6 +116,8 @@ class Draft:
     def _take(self, command: AppendCommand, payload: Payload | None, tail: Position) -> Outcome:
         if payload is not None:
             size = len(payload.data)
+            if tail + size > POSITION_MAX:
+                return StreamFull(tail)
             self._parts.append(payload.data)
             self.size += size
             self._count += payload.count

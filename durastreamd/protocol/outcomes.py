@@ -114,6 +114,12 @@ class OtherLife(Struct, frozen=True):
     """The name belongs to another stream than the one that was meant, or to none."""
 
 
+class StreamFull(Struct, frozen=True):
+    """There is no offset for the end of these bytes."""
+
+    tail: Position
+
+
 class ContentTypeMismatch(Struct, frozen=True):
     """The body's type is not the stream's."""
 
@@ -216,6 +222,7 @@ Outcome = (
     | SeqRegression
     | OffsetConflict
     | OtherLife
+    | StreamFull
     | ContentTypeMismatch
     | TooManyProducers
     | Malformed

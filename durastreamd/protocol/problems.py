@@ -283,6 +283,10 @@ INSUFFICIENT_STORAGE = _row(
     "INSUFFICIENT_STORAGE", 507, "Insufficient Storage",
     "The disk is full or the quota is used up; nothing was stored.",
 )  # fmt: skip
+STREAM_FULL = _finer(
+    INSUFFICIENT_STORAGE, "STREAM_FULL",
+    "The stream has no offset left for these bytes, and never will; go on in another stream.",
+)  # fmt: skip
 FORK_CONFLICT = _row(
     "FORK_CONFLICT", 409, "Fork Conflict",
     "The source of the fork was deleted; fork a stream that is still there.",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from durastreamd.protocol import outcomes as oc, problems
 from durastreamd.protocol.names import ELSEWHERE
-from durastreamd.protocol.offsets import mint, mint_bytes
+from durastreamd.protocol.offsets import POSITION_MAX, mint, mint_bytes
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.problems import quoted
 from durastreamd.protocol.requests import ProblemError
@@ -167,6 +167,11 @@ def _other_bytes(outcome: oc.RepeatDiffers) -> ProblemError:
     return ProblemError(problems.REPEAT_DIFFERS, detail, fields)
 
 
+def _full(outcome: oc.StreamFull) -> ProblemError:
+    detail = f"The stream ends at {mint(outcome.tail)}; past {POSITION_MAX} there are no offsets."
+    return ProblemError(problems.STREAM_FULL, detail, (next_offset(outcome.tail),))
+
+
 def other_life(*fields: tuple[bytes, bytes]) -> ProblemError:
     """Return the problem of a request that is for another life of a name."""
     detail = "The stream that was meant is not here any more; another one has its name now."
@@ -238,6 +243,7 @@ _REFUSALS: dict[type, object] = {
     oc.OffsetConflict: _elsewhere,
     oc.RepeatDiffers: _other_bytes,
     oc.OtherLife: _other_life,
+    oc.StreamFull: _full,
     oc.ContentTypeMismatch: _mismatch,
     oc.TooManyProducers: _crowded,
     oc.ForkRefused: _fork,

@@ -25,6 +25,9 @@ class ReadLimits:
     page_bytes_max: Annotated[
         int, "one catch-up answer; it is sent in pieces, never held whole", POSITIVE
     ] = 64 * MIB
+    json_page_bytes_max: Annotated[
+        int, "one such answer of a JSON stream, which its client parses whole", POSITIVE
+    ] = 8 * MIB
     closed_pause_s: Annotated[
         float, "before a repeated live read at the end of a closed stream"
     ] = 0.075

@@ -117,7 +117,10 @@ class Reads:
         ``bound``: and this very stream, even if its name is given to another one.
         Returns how many bytes of the stream were sent.
         """
-        limit = self._limits.reads.page_bytes_max
+        limits = self._limits.reads
+        limit = limits.page_bytes_max
+        if stream.json:
+            limit = min(limit, limits.json_page_bytes_max)
         with self._streams.engine.reading(stream) as view:
             page = await self._reader.page(view, stream, start, limit, stop)
             own = stream.content_type.encode()

@@ -123,6 +123,22 @@ async def test_a_page_that_stops_short_of_its_end_is_not_immutable() -> None:
         assert "immutable" not in reply["Cache-Control"]
 
 
+async def test_a_page_of_json_is_cut_sooner_than_one_of_bytes() -> None:
+    reads = ReadLimits(page_bytes_max=12, json_page_bytes_max=6)
+    assert ReadLimits().json_page_bytes_max == 8 * 1024 * 1024
+    async with serving(Limits(reads=reads)) as site:
+        await make(site, PREFIX + "json", JSON, b"[1,2,3,4]")
+        await furnish(site, PREFIX + "bytes")
+        page = await site.get("json?offset=-1")
+        assert (page.json, page.next, page.get("Stream-Up-To-Date")) == ([1, 2], token(6), None)
+        assert (await site.get(f"json?offset={page.next}")).json == [3, 4]
+        lines = await site.get("json?offset=-1", LINES)
+        assert (lines.body, lines.next) == (b"1\n2\n", token(6))
+        poll = await site.get("json?offset=-1&live=long-poll")
+        assert (poll.json, poll.next) == ([1, 2], token(6))
+        assert (await site.get("bytes?offset=-1")).body == b"aaaabbbbcccc"
+
+
 async def test_what_is_cached_for_ever_does_not_say_that_it_is_up_to_date(
     site: Site, url: str
 ) -> None:

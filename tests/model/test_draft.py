@@ -7,7 +7,7 @@ from durastreamd.model.draft import AppendCommand, Conditions, Draft, Payload
 from durastreamd.model.producers import STREAM_SUMS_MAX, SUM_CHARACTERS, SUMS_MAX, SumRun
 from durastreamd.model.records import Append, Create, Producer
 from durastreamd.model.stream_state import Detail, Stream, apply, check_invariants
-from durastreamd.protocol.offsets import Position
+from durastreamd.protocol.offsets import DIGITS, POSITION_MAX, Position, mint
 from durastreamd.protocol.outcomes import (
     AlreadyClosed,
     Appended,
@@ -23,6 +23,7 @@ from durastreamd.protocol.outcomes import (
     SequenceGap,
     StaleEpoch,
     StreamClosed,
+    StreamFull,
     TooManyProducers,
 )
 
@@ -103,6 +104,20 @@ def test_content_type_is_compared_without_case_and_parameters() -> None:
 def test_accepted_producer_is_echoed() -> None:
     command = body(producer=("p", 3, 0))
     assert answer(stream(), command) == Appended(Position(1), closed=False, epoch=3, seq=0)
+
+
+def test_the_last_offset_is_the_end_of_a_stream_for_good() -> None:
+    full = stream()
+    full.tail = POSITION_MAX - 3
+    for size in (4, 100):
+        assert answer(full, body(b"x" * size)) == StreamFull(Position(POSITION_MAX - 3))
+    draft = Draft(full, 10)
+    assert draft.decide(body(b"xx")) == Appended(Position(POSITION_MAX - 1), closed=False)
+    assert draft.decide(body(b"xx")) == StreamFull(Position(POSITION_MAX - 1))
+    assert draft.decide(body(b"x")) == Appended(Position(POSITION_MAX), closed=False)
+    assert draft.decide(body(b"x")) == StreamFull(Position(POSITION_MAX))
+    assert draft.decide(close()) == Appended(Position(POSITION_MAX), closed=True, empty=True)
+    assert len(mint(POSITION_MAX)) == DIGITS
 
 
 # --- conditions ---

@@ -38,6 +38,7 @@ EXAMPLES: list[Outcome] = [
     oc.SeqRegression("b", "a", Position(7)),
     oc.OffsetConflict(3, Position(7)),
     oc.OtherLife(),
+    oc.StreamFull(Position(7)),
     oc.RepeatDiffers(Position(7), 1, 4, 2, unknown=False),
     oc.ContentTypeMismatch("text/plain", "text/html"),
     oc.TooManyProducers(10),
