@@ -9,7 +9,8 @@ messages, ``parsing`` the same one message at a time.
 ``server`` is the format ``durastream``: ``format`` is what Spark looks up; ``places`` asks a server
 which streams there are and how far they go, ``offsets`` writes places into Spark's checkpoint,
 ``planning`` decides in the driver what a batch reads, ``source`` reads it in tasks, ``answers``
-makes messages of the bytes; ``sink`` appends, exactly once.
+makes messages of the bytes. ``sink`` writes, exactly once: ``values`` says which bytes go where,
+``commits`` keeps a batch the same however often it runs, ``appends`` appends.
 
 ``segments`` is the format ``durastream-segments``, log files without a server: ``source`` chooses
 streams and ranges by its ``options``, ``plan`` finds the bytes of files that hold them, ``read``

@@ -24,6 +24,7 @@ from durastreamd.spark.errors import OptionError
 from durastreamd.spark.schema import DROPMALFORMED, FAILFAST, PERMISSIVE, MemberOptions
 
 MIB = 1024 * 1024
+LOGS = "spark-commits"
 
 # What Spark itself hands to every source and sink.
 _SPARKS_OWN = ("path", "checkpointlocation", "queryname", "mergeschema")
@@ -271,9 +272,15 @@ class SinkOptions(HttpOptions):
     txn_version: int = option(-1, "batch: Producer-Epoch, grows with every job", least=-1, shown="")
     max_append_bytes: int = option(4 * MIB, "size of one append", least=1)
     commit_mode: str = option(
-        "partition",
-        "partition: tasks append; driver: one append for each stream and batch, after all tasks",
-        choices=("partition", "driver"),
+        "driver",
+        "driver: it appends, after all tasks, and any query is written exactly once; partition:"
+        " tasks append, side by side, for rows of format durastream that were not shuffled",
+        choices=("driver", "partition"),
+    )
+    commit_log: str = option(
+        "",
+        "URL below which commitMode=driver keeps a batch until it is committed",
+        shown="/v1/stream/spark-commits of the server",
     )
     close_on_finish: bool = option(False, "batch: close the streams afterwards")  # noqa: FBT003
     line_sep: str = option(
@@ -289,9 +296,24 @@ class SinkOptions(HttpOptions):
         if bool(self.txn_app_id) != (self.txn_version >= 0):
             message = "txnAppId and txnVersion go together: who writes, and which of its writes."
             raise OptionError(message)
+        if self.commit_log:
+            try:
+                checked(self.commit_log)
+            except UrlError as exc:
+                raise OptionError(str(exc)) from exc
         if self.txn_app_id and self.producer_id:
             message = "txnAppId and producerId exclude each other; both become the Producer-Id."
             raise OptionError(message)
+
+    def log_base(self) -> str:
+        """Return the URL below which batches are kept until they are committed."""
+        if self.commit_log:
+            return checked(self.commit_log).rstrip("/")
+        site = self.site()
+        if self.url:
+            return f"{site.root}{PATH_SURFACE}/{LOGS}"
+        parts = urlsplit(site.base)
+        return f"{parts.scheme}://{parts.netloc}{PATH_SURFACE}/{LOGS}"
 
 
 def camel(name: str) -> str:

@@ -37,7 +37,7 @@ DEFAULTS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # Layout and order of a batch must repeat when it does: see the sink's exactly-once promise.
+    # Layout and order of a batch must repeat when it does, for the sink's commitMode=partition.
     "spark.sql.adaptive.streaming.stateless.enabled": "false",
 }
 

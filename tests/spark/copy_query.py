@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 
 from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.options import SinkOptions, parse
+from durastreamd.spark.server.appends import Written
 from durastreamd.spark.server.format import DurastreamSource
-from durastreamd.spark.server.sink import StreamSinkWriter, Written
+from durastreamd.spark.server.sink import StreamSinkWriter
 from durastreamd.spark.session import build_session
 from durastreamd.spark.tasks import BATCH_PROPERTY
 
@@ -77,6 +78,7 @@ def main() -> None:
     query = (
         rows.writeStream.format("killing")
         .options(url=url, bucket="copy-out", createStreams="true", maxAppendBytes="100")
+        .option("commitMode", "partition")
         .option("checkpointLocation", str(home / "checkpoint"))
         .trigger(availableNow=True)
         .start()

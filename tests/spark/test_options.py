@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_in_one_line(given: dict[str, str], told: str) -> 
         ({"txnAppId": "job"}, "txnAppId and txnVersion go together"),
         ({"txnVersion": "1"}, "txnAppId and txnVersion go together"),
         ({"txnAppId": "a", "txnVersion": "1", "producerId": "b"}, "exclude each other"),
-        ({"commitMode": "never"}, "one of partition, driver"),
+        ({"commitMode": "never"}, "one of driver, partition"),
         ({"subscribe": "a"}, "subscribe is no option"),
         ({"path": URL + "/v1/stream/a", "url": ""}, "exclude each other"),
     ],

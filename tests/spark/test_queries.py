@@ -120,7 +120,7 @@ def test_a_running_query_follows_and_stops_at_once(
         ({"startingOffset": "latest"}, "did you mean startingOffsets?"),
         ({"path": "http://127.0.0.1:9/v1/stream/a"}, "no answer from http://127.0.0.1:9"),
         ({"valueType": "string"}, "holds application/octet-stream, which is not text"),
-        ({"schema": "id INT"}, "The column id int does not fit format durastream"),
+        ({"schema": "value INT"}, "value of format durastream is string or binary, not int"),
     ],
 )
 def test_a_mistake_is_one_clear_sentence_of_spark_s_exception(

@@ -83,6 +83,8 @@ def sink_options(args: argparse.Namespace) -> dict[str, str]:
         if args.format == TEXT:
             found["contentType"] = "text/plain"
     found = {name: value for name, value in found.items() if value}
+    # A file is one partition, whose lines come in the same order every time.
+    found["commitMode"] = "partition"
     found.update(args.option)
     if args.format == TEXT:
         found.setdefault("lineSep", "\n")
