@@ -33,6 +33,10 @@ class StreamNameError(DurastreamError):
     """The user's: no stream can be called so."""
 
 
+class PatternError(DurastreamError):
+    """The user's: a pattern over names of streams is longer than one may be."""
+
+
 class StorageError(DurastreamError):
     """The disk's or the file system's fault."""
 

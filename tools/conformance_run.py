@@ -27,7 +27,7 @@ class Way:
     url: str
     authority: Path | None = None
     h2: bool = False
-    subscriptions: bool = False
+    subscriptions: bool = True
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _score(report: str, exit_status: int) -> Score:
 
 
 @contextmanager
-def own_server(home: Path, *, tls: bool, h2: bool, subscriptions: bool = False) -> Iterator[Way]:
+def own_server(home: Path, *, tls: bool, h2: bool, subscriptions: bool = True) -> Iterator[Way]:
     """Start a fresh durastreamd and yield the way to it."""
     with Daemon(home, tls=tls, settings={"log.access": "off"}) as daemon:
         authority = daemon.certificates.authority if daemon.certificates else None
@@ -124,7 +124,9 @@ def main() -> int:
     """Parse the command line, run, print the closing line; 0 when nothing failed."""
     parser = argparse.ArgumentParser(prog="tools/conformance", description=__doc__)
     parser.add_argument("url", nargs="?", help="a running server; without it one is started")
-    parser.add_argument("--subscriptions", action="store_true", help="test subscriptions too")
+    parser.add_argument(
+        "--no-subscriptions", action="store_true", help="leave out the tests of subscriptions"
+    )
     parser.add_argument("--tls", action="store_true", help="start the server with TLS")
     parser.add_argument("--h2", action="store_true", help="speak HTTP/2 (needs and implies TLS)")
     parser.add_argument("--ca", type=Path, help="the authority to trust, with an https URL")
@@ -132,7 +134,7 @@ def main() -> int:
     if chosen.url is not None:
         if chosen.h2 and not (chosen.url.startswith("https:") and chosen.ca):
             parser.error("--h2 with a URL needs https: and --ca")
-        way = Way(chosen.url.rstrip("/"), chosen.ca, chosen.h2, chosen.subscriptions)
+        way = Way(chosen.url.rstrip("/"), chosen.ca, chosen.h2, not chosen.no_subscriptions)
         score = run(way, quiet=False)
     else:
         with (
@@ -141,7 +143,7 @@ def main() -> int:
                 Path(home),
                 tls=chosen.tls or chosen.h2,
                 h2=chosen.h2,
-                subscriptions=chosen.subscriptions,
+                subscriptions=not chosen.no_subscriptions,
             ) as way,
         ):
             score = run(way, quiet=False)

@@ -7,7 +7,7 @@ from durastreamd.engine.options import EngineOptions
 from durastreamd.http.limits import HttpLimits
 from durastreamd.service.access.options import AccessOptions
 from durastreamd.service.limits import AUTO, CorsOptions, DiskOptions, ReadLimits, WriteLimits
-from durastreamd.streams.limits import ScrubOptions, StreamLimits
+from durastreamd.streams.limits import ScrubOptions, StreamLimits, SubscriptionLimits
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Config:
     disk: DiskOptions = field(default_factory=DiskOptions)
     streams: StreamLimits = field(default_factory=StreamLimits)
     scrub: ScrubOptions = field(default_factory=ScrubOptions)
+    subscriptions: SubscriptionLimits = field(default_factory=SubscriptionLimits)
     engine: EngineOptions = field(default_factory=EngineOptions)
 
 

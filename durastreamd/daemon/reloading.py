@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 # Sections and settings that SIGHUP puts in force; the rest is read at the start only.
 RELOADABLE = (
-    *("log", "tls", "reads", "writes", "cors", "access", "disk", "scrub"),
+    *("log", "tls", "reads", "writes", "cors", "access", "disk", "scrub", "subscriptions"),
     *("server.drain_s", "server.hosts"),
 )
 

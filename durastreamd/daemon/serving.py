@@ -34,7 +34,7 @@ from durastreamd.daemon.status import Status
 from durastreamd.http.server import Server
 from durastreamd.notify import Manager, Notifier
 from durastreamd.service.access.guard import Guard
-from durastreamd.service.access.options import check_exposure
+from durastreamd.service.access.options import check_exposure, is_local
 from durastreamd.service.app import App
 from durastreamd.service.limits import Limits
 from durastreamd.service.operating.access_log import AccessLog
@@ -144,11 +144,13 @@ class Daemon:
             limits_of(config),
             Guard(self.space, read_only=read_only),
             AccessLog(config.log.access),
+            subscriptions=config.subscriptions,
         )
         self.app.restrict(config.access, mutual_tls=bool(config.tls.client_ca))
         listeners = taken.listen()
         self.names, self._hosts = addresses(listeners), hosts_of(listeners)
         self.app.admission.visitors = visitors_of(config, self._hosts)
+        self.app.webhooks.local = all(is_local(host) for host in self._hosts)
         common = self.app.admission.visitors.common
         self.server = Server(
             listeners,
@@ -200,6 +202,8 @@ class Daemon:
         nursery.start_soon(self.app.lag.run, self._activity)
         nursery.start_soon(self._tell_status)
         nursery.start_soon(self.scrubber.run)
+        nursery.start_soon(self.app.subscribing.run)
+        nursery.start_soon(self.app.webhooks.run)
         if not self.config.server.read_only:
             self.space.look()
             nursery.start_soon(self.space.watch, self.streams.by_writer)
@@ -246,8 +250,9 @@ class Daemon:
         self._notifier.extend(int(drain_s) + STOP_EXTEND_S, "draining")
         self.server.drain()
         self.app.live.end_all()
+        self.app.subscribing.draining = True  # what is being delivered may still be answered
         with trio.move_on_after(drain_s) as late:
-            while self.server.statistics.exchanges_open:
+            while self.server.statistics.exchanges_open or self.app.subscribing.delivering:
                 await trio.sleep(0.02)
         if late.cancelled_caught:
             cut = self.server.statistics.exchanges_open
@@ -264,6 +269,7 @@ class Daemon:
         self.reloads.add(("access",), self._prepare_access)
         self.reloads.add(("disk",), self._prepare_disk)
         self.reloads.add(("scrub",), self._prepare_scrub)
+        self.reloads.add(("subscriptions",), self._prepare_subscriptions)
         self.reloads.add(("server.drain_s",), lambda _: lambda: None)
         if self.config.tls.certificate:
             self.reloads.add(("tls",), self._prepare_tls)
@@ -328,6 +334,9 @@ class Daemon:
 
     def _prepare_scrub(self, config: Config) -> Callable[[], None]:
         return lambda: self.scrubber.reconfigure(config.scrub)
+
+    def _prepare_subscriptions(self, config: Config) -> Callable[[], None]:
+        return lambda: self.app.webhooks.reconfigure(config.subscriptions)
 
     def _prepare_tls(self, config: Config) -> Callable[[], None]:
         tls = tls_of(config.tls)

@@ -28,19 +28,21 @@ import itertools
 import logging
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from durastreamd.engine import parking
 from durastreamd.engine.engine import Engine
 from durastreamd.engine.view import blob_of
 from durastreamd.errors import WriteFailedError
 from durastreamd.model.stream_state import Stream
+from durastreamd.model.subscriptions import live_facts
 from durastreamd.storage import format as fmt, log
 from durastreamd.storage.catalog import CatalogWriter, Commit, encode_rows, load
 from durastreamd.storage.disk import Disk, sync_file
 from durastreamd.storage.rows import (
     BucketEndRow,
     BucketRow,
+    FactRow,
     Row,
     StreamEndRow,
     StreamRow,
@@ -93,6 +95,7 @@ class _Cut(NamedTuple):
     removed: list[int]
     trimmed: list[int]
     buckets: list[BucketRow | BucketEndRow]
+    facts: list[FactRow]
 
 
 def _begin(engine: Engine) -> _Cut:
@@ -104,6 +107,7 @@ def _begin(engine: Engine) -> _Cut:
         list(engine.removed),
         list(engine.trimmed),
         [_bucket_row(engine, name) for name in engine.dirty_buckets],
+        list(itertools.starmap(FactRow, engine.subscriptions.facts())),
     )
     assert engine.journal.next_lsn == cut.lsn + 1, "a checkpoint begins right after a rotation"
     engine.removed.clear()
@@ -125,6 +129,7 @@ def _give_back(engine: Engine, cut: _Cut) -> None:
     engine.removed.update(dict.fromkeys(cut.removed))
     engine.trimmed.update(dict.fromkeys(cut.trimmed))
     engine.dirty_buckets.update((row.subject, None) for row in cut.buckets)
+    engine.subscriptions.dirty.update((row.name, None) for row in cut.facts)
 
 
 def _nothing() -> None:
@@ -327,9 +332,11 @@ def _record(engine: Engine, cut: _Cut, rows: list[Row]) -> Steps:
     # the changes in between are about to leave the journal.
     rows += map(StreamEndRow, {**dict.fromkeys(cut.removed), **engine.removed})
     rows += cut.buckets
+    rows += cut.facts
     commit = Commit(cut.lsn, cut.journal_first, cut.next_id, removals_of(engine, cut))
     engine.outdated_rows += len(rows)
-    if engine.outdated_rows > _OUTDATED_MIN + _OUTDATED_PER_LIVE * len(engine.namespace.by_id):
+    live = len(engine.namespace.by_id) + engine.subscriptions.link_count
+    if engine.outdated_rows > _OUTDATED_MIN + _OUTDATED_PER_LIVE * live:
         yield partial(_rewrite, engine.disk, engine.uuid, engine.catalog, rows, commit)
         engine.outdated_rows = 0
     else:
@@ -344,8 +351,14 @@ def _rewrite(
     The old rows are read back from the file: those in memory may be ahead of what is durable.
     """
     current = latest(load(disk, uuid).rows + fresh)
-    rows = [row for row in current.values() if isinstance(row, StreamRow | BucketRow)]
+    rows: list[Row] = [row for row in current.values() if isinstance(row, StreamRow | BucketRow)]
+    rows += live_facts({row.name: row for row in current.values() if _said(row)})
     writer.rewrite(list(encode_rows(rows)), commit)
+
+
+def _said(row: Row) -> TypeGuard[FactRow]:
+    """Tell whether a row is something an extension keeps."""
+    return isinstance(row, FactRow) and row.fields is not None
 
 
 def retire_journal(disk: Disk, first: int) -> None:

@@ -38,6 +38,8 @@ from durastreamd.model.records import (
     Touch,
 )
 from durastreamd.model.stream_state import MET, Detail, Stream, apply
+from durastreamd.model.subscription_records import SubscriptionRecord
+from durastreamd.model.subscriptions import Subscriptions
 from durastreamd.protocol import Data
 from durastreamd.storage import format as fmt, log, scrub
 from durastreamd.storage.catalog import CatalogWriter
@@ -65,6 +67,7 @@ class Engine:
         self.extensions = identity.extensions  # of the format, as the identity file names them
         self.wanted: set[str] = set()  # those that a record waits for
         self.namespace = Namespace(options.fork_depth_max)
+        self.subscriptions = Subscriptions(self.namespace.by_key)
         self.handles = HandleTable(disk, options.handles_max)
         self.proofs = Proofs(disk, self.handles, options.proof_bytes_max)
         self.journal: JournalWriter
@@ -150,9 +153,15 @@ class Engine:
         lsn = frame.lsn
         if type(record) is Append:  # nearly always; and isinstance is slow where it says no
             stream_id = record.stream
-            apply(self.namespace.by_id[stream_id], record, lsn)
+            stream = self.namespace.by_id[stream_id]
+            apply(stream, record, lsn)
             self.dirty[stream_id] = None
             self.keep(frame)
+            if stream.links is not None and record.size:
+                self.subscriptions.appended(stream)
+            return []
+        if isinstance(record, SubscriptionRecord):
+            self.subscriptions.apply(record)
             return []
         before = None
         if isinstance(record, Publish | Delete):
@@ -160,6 +169,7 @@ class Engine:
         ended = self.namespace.apply(record, lsn)
         for stream in ended:
             self._forget(stream)
+            self.subscriptions.ended(stream)
         if record.stream in self.namespace.by_id:
             self.dirty[record.stream] = None
             if not isinstance(record, Touch):
@@ -180,6 +190,7 @@ class Engine:
     def _keep_rare(self, record: Record, frame: fmt.StoredFrame, before: Snapshot | None) -> None:
         stream = record.stream
         if isinstance(record, Create):
+            self.subscriptions.created(self.namespace.by_id[stream])
             self.applied_id = max(self.applied_id, stream)
             self.placements[stream] = log.placement_at(record.start)
         elif isinstance(record, Publish | Delete):
@@ -187,6 +198,8 @@ class Engine:
             self.trimmed[stream] = None
             self._pass_over(before)
             self._read_less(self.namespace.by_id[stream])
+            if isinstance(record, Delete):
+                self.subscriptions.ended(self.namespace.by_id[stream])
         self.keep(frame)
 
     def _pass_over(self, blob: Snapshot | None) -> None:

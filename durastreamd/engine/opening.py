@@ -52,10 +52,11 @@ from durastreamd.model.records import (
     UnreadableRecordError,
 )
 from durastreamd.model.stream_state import Stream, aside_mark
+from durastreamd.model.subscription_records import SubscriptionRecord
 from durastreamd.storage import aside, catalog, datadir, format as fmt, journal, log, scan
 from durastreamd.storage.disk import NO_FAULTS, Disk, sync_file, write_new_file
 from durastreamd.storage.recovery import JournalWalk, Replay, SetAside, Torn
-from durastreamd.storage.rows import BucketRow, StreamRow, latest
+from durastreamd.storage.rows import BucketRow, FactRow, StreamRow, latest
 
 logger = logging.getLogger(__name__)
 
@@ -171,6 +172,7 @@ class _Opening:
                     self._set_aside(step, loaded.commit)
                 case Torn():
                     self._torn.append(step)
+        engine.subscriptions.settle()
         self._quarantine()
         self._finish(loaded, files, walk.next_lsn)
         damaged = [stream.damage for stream in engine.namespace.by_id.values() if stream.damage]
@@ -192,9 +194,12 @@ class _Opening:
                 if stream.damage:
                     engine.damaged[stream.id] = None
                 engine.placements[stream.id] = row.placement
+        facts = [row for row in rows.values() if isinstance(row, FactRow)]
+        engine.subscriptions.load((row.name, row.fields) for row in facts if row.fields is not None)
         engine.namespace.next_id = max(engine.namespace.next_id, loaded.commit.next_id)
         engine.applied_id = loaded.commit.next_id - 1
-        engine.outdated_rows = max(len(loaded.rows) - len(engine.namespace.by_id), 0)
+        live = len(engine.namespace.by_id) + engine.subscriptions.link_count
+        engine.outdated_rows = max(len(loaded.rows) - live, 0)
         engine.catalog = catalog.CatalogWriter(
             self._disk, engine.uuid, loaded.number, loaded.length, loaded.checkpoint
         )
@@ -254,7 +259,7 @@ class _Opening:
         self, record: Record, stream: Stream | None, lsn: int, commit: catalog.Commit
     ) -> bool:
         """Tell whether a record is news: rows are taken at different moments of a checkpoint."""
-        if isinstance(record, BucketChange | Mark):
+        if isinstance(record, BucketChange | Mark | SubscriptionRecord):
             return True
         if isinstance(record, Create):
             return record.stream >= commit.next_id

@@ -7,6 +7,6 @@ into bytes (``render``). What all connections share
 is in their ``context``: sizes, counts and time limits (``limits``), the ``budget`` for bytes in
 memory, and the ``loop`` that tells them of time, arrivals and hang-ups. A body is put together by
 ``gathering``; ``errors`` says why an exchange cannot go on, ``seldom`` logs what happens again and
-again. The rest of the project uses
+again. ``outbound`` is the other direction: one request of the server's own. The rest uses
 ``server.Server``, ``exchange.Exchange`` and ``budget.Budget``; nothing above knows a socket.
 """

@@ -39,6 +39,7 @@ from durastreamd.model.records import (
     Touch,
 )
 from durastreamd.model.stream_state import Stream, apply
+from durastreamd.model.subscription_records import SubscriptionRecord
 from durastreamd.protocol import Data, content_type
 from durastreamd.protocol.offsets import Position
 from durastreamd.protocol.outcomes import (
@@ -360,7 +361,7 @@ class Namespace:
                 stream.gone = True
                 return []
             return self._remove(stream)
-        if isinstance(record, Mark):
+        if isinstance(record, Mark | SubscriptionRecord):
             return []
         if record.exists:
             self.buckets[record.bucket] = Bucket(record.time_ms)

@@ -13,6 +13,13 @@ from functools import lru_cache
 import cbor2
 from msgspec import Struct
 
+from durastreamd.model.subscription_records import (
+    SUBSCRIPTION_CHANGE,
+    SUBSCRIPTION_PUT,
+    SubscriptionRecord,
+    parse_subscription,
+)
+
 APPEND, CREATE, DELETE, SNAPSHOT, TOUCH, BUCKET_CREATE, BUCKET_DELETE, MARK = range(8)
 
 # A mark belongs to no stream; its number tells it from a bucket's record, which has stream 0.
@@ -194,7 +201,7 @@ class Mark(Struct, frozen=True):
         return cbor2.dumps([MARK])
 
 
-Record = Append | Create | Delete | Publish | Touch | BucketChange | Mark
+Record = Append | Create | Delete | Publish | Touch | BucketChange | Mark | SubscriptionRecord
 
 
 class RecordPlace(Struct, frozen=True, gc=False):
@@ -278,6 +285,10 @@ def _parse_mark(place: RecordPlace, fields: list) -> Record:  # type: ignore[typ
     return Mark(place.time_ms)
 
 
+def _parse_subscription(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
+    return parse_subscription(fields, place.time_ms)
+
+
 _PARSERS = {
     APPEND: _parse_append,
     CREATE: _parse_create,
@@ -287,4 +298,5 @@ _PARSERS = {
     BUCKET_CREATE: _parse_bucket,
     BUCKET_DELETE: _parse_bucket,
     MARK: _parse_mark,
+    **dict.fromkeys(range(SUBSCRIPTION_PUT, SUBSCRIPTION_CHANGE + 1), _parse_subscription),
 }

@@ -29,12 +29,17 @@ once and on disk now and then (``Touch``), so ``accessed_ms`` may lag behind it 
 the lifetime.
 
 A stream at rest keeps no ``Detail`` (producers and the like); its index has it. ``plain`` says
-that there is none to load.
+that there is none to load. ``links`` are the subscriptions that want the stream, None for nobody.
 """
+
+from typing import TYPE_CHECKING
 
 from durastreamd.model.producers import STREAM_SUMS_MAX, SumRun
 from durastreamd.model.records import Append, Create, Publish, Snapshot, Touch
 from durastreamd.protocol.content_type import is_json
+
+if TYPE_CHECKING:
+    from durastreamd.model.subscription import Link
 
 # How the damage of a stream begins that was met in its files while it was served. Nothing was set
 # aside for it, so it is taken back if all of the files verify later (a cable, a controller's
@@ -109,6 +114,7 @@ class Stream:
         "id",
         "json",
         "key",
+        "links",
         "lsn",
         "messages",
         "plain",
@@ -143,6 +149,7 @@ class Stream:
         self.lsn = 0
         self.plain = True
         self.detail: Detail | None = None
+        self.links: dict[int, Link] | None = None
 
     def deadline_ms(self) -> int | None:
         """Return when the stream expires, None for never."""
@@ -235,6 +242,7 @@ class Stream:
         stream.json = is_json(stream.content_type)
         stream.read_ms = stream.accessed_ms
         stream.detail = None
+        stream.links = None
         return stream
 
 

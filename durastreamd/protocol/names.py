@@ -47,6 +47,22 @@ class Resource(NamedTuple):
         return self.key.endswith("/")
 
 
+def reserved_place(path: str) -> tuple[str, list[str]] | None:
+    """Return the root and the segments of a path under its reserved name; None for all others.
+
+    A root is a bucket, or "" for the path surface. The segments are as they came.
+    """
+    if path.startswith(PREFIX):
+        root, rest = "", path[len(PREFIX) :].split("/")
+    else:
+        root, *rest = path[1:].split("/")
+    if not rest or unquote_to_bytes(rest[0]) != RESERVED_ROOT.encode():
+        return None
+    if root:
+        check_bucket(root)
+    return root, rest[1:]
+
+
 @lru_cache(maxsize=8192)
 def place_of(path: str) -> Resource:
     """Return what a percent-encoded path names; raise the problem if it can name nothing."""
@@ -145,6 +161,8 @@ def _stream_id(bucket: str, segment: str) -> str:
             "clients take such a segment out of a path before they send it."
         )
         raise ProblemError(problems.BAD_REQUEST, detail)
+    if name == RESERVED_ROOT:
+        raise ProblemError(problems.NOT_FOUND, f"Names under {RESERVED_ROOT} are the server's own.")
     if name == LISTING:
         detail = f"{LISTING} is the listing of the bucket, not a stream; choose another id."
         raise ProblemError(problems.BAD_REQUEST, detail)

@@ -297,6 +297,56 @@ FORK_TOO_DEEP = _row(
 )  # fmt: skip
 
 
+UNSUPPORTED_MEDIA_TYPE = _row(
+    "UNSUPPORTED_MEDIA_TYPE", 415, "Unsupported Media Type",
+    "The body has a Content-Type that this resource does not take; send application/json.",
+)  # fmt: skip
+
+# Subscriptions: the words that consumers of the protocol go by, which also stand in ``error.code``.
+INVALID_REQUEST = _finer(
+    BAD_REQUEST, "INVALID_REQUEST",
+    "The body of a request about a subscription does not say what it must; correct it.",
+)  # fmt: skip
+WEBHOOK_URL_REJECTED = _finer(
+    BAD_REQUEST, "WEBHOOK_URL_REJECTED",
+    "A webhook may not go to this URL: it must be https and lead to public addresses alone.",
+)  # fmt: skip
+TOKEN_INVALID = _finer(
+    UNAUTHENTICATED, "TOKEN_INVALID",
+    "The token of a wake is missing, not ours, or made for another subscription; use the one that "
+    "came with the wake.",
+)  # fmt: skip
+TOKEN_EXPIRED = _finer(
+    UNAUTHENTICATED, "TOKEN_EXPIRED",
+    "The token of a wake has expired; claim again, or wait to be woken.",
+)  # fmt: skip
+SUBSCRIPTION_NOT_FOUND = _finer(
+    NOT_FOUND, "SUBSCRIPTION_NOT_FOUND",
+    "There is no subscription of this id; create it with PUT or check the id.",
+)  # fmt: skip
+SUBSCRIPTION_ALREADY_EXISTS = _finer(
+    ALREADY_EXISTS, "SUBSCRIPTION_ALREADY_EXISTS",
+    "A subscription with another configuration has this id; use its configuration or delete it.",
+)  # fmt: skip
+FENCED = _row(
+    "FENCED", 409, "Fenced",
+    "The wake is not the current one any more, or its lease is over; stop, and do not repeat it.",
+)  # fmt: skip
+ALREADY_CLAIMED = _row(
+    "ALREADY_CLAIMED", 409, "Already Claimed",
+    "Another worker holds the lease; wait for the next wake event, or until the lease ends.",
+)  # fmt: skip
+NO_PENDING_WORK = _row(
+    "NO_PENDING_WORK", 409, "No Pending Work",
+    "Every cursor is at the end of its stream; wait for the next wake event.",
+)  # fmt: skip
+INVALID_ACK = _row(
+    "INVALID_ACK", 409, "Invalid Acknowledgement",
+    "A cursor cannot be moved there: the stream is not linked, or the offset is before the cursor, "
+    "past the end or inside a message. None was moved.",
+)  # fmt: skip
+
+
 def problems() -> tuple[Problem, ...]:
     """Give the whole table, in the order in which it is written above."""
     return tuple(_TABLE.values())

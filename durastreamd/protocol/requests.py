@@ -15,6 +15,7 @@ from durastreamd.protocol.problems import Member, Problem, quoted
 
 NAME_BYTES_MAX = 1024
 PRODUCER_ID_MAX = 256
+RESERVED_PRODUCERS = b"__ds/"  # of subscriptions, which announce their wakes
 SEQ_MAX = 256
 CONTENT_TYPE_MAX = 256
 NUMBER_MAX = 2**53 - 1
@@ -255,6 +256,9 @@ def producer_of(headers: Headers) -> Producer | None:
         raise ProblemError(problems.INVALID_PRODUCER, detail)
     if not 0 < len(name) <= PRODUCER_ID_MAX:
         detail = f"Producer-Id has 1 to {PRODUCER_ID_MAX} bytes, this one {len(name)}."
+        raise ProblemError(problems.INVALID_PRODUCER, detail)
+    if name.startswith(RESERVED_PRODUCERS):
+        detail = "A Producer-Id that begins with __ds/ is the server's own; choose another."
         raise ProblemError(problems.INVALID_PRODUCER, detail)
     return Producer(
         name.decode("latin-1"), _producer_number(epoch, "Epoch"), _producer_number(seq, "Seq")

@@ -12,7 +12,7 @@ from durastreamd.http.errors import RefusedError
 from durastreamd.http.exchange import Exchange, Phase, Reply, Request
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import problems
-from durastreamd.protocol.names import PREFIX, Resource, place_of
+from durastreamd.protocol.names import PREFIX, Resource, place_of, reserved_place
 from durastreamd.protocol.offsets import mint
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.protocol.requests import ProblemError, lookup_of, read_head
@@ -34,8 +34,12 @@ from durastreamd.service.operating.operations import Operations, is_operation
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import Reads
 from durastreamd.service.snapshots import Snapshots
+from durastreamd.service.subscriptions.routes import SubscriptionRoutes
+from durastreamd.service.subscriptions.webhooks import Webhooks
 from durastreamd.service.writes import Writes
+from durastreamd.streams.limits import SubscriptionLimits
 from durastreamd.streams.registry import Streams
+from durastreamd.streams.subscribing import Subscribing
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class App:
         guard: Guard | None = None,
         access_log: AccessLog | None = None,
         visitors: Visitors | None = None,
+        subscriptions: SubscriptionLimits | None = None,
     ) -> None:
         limits = self._limits = replace(limits) if limits is not None else Limits()
         self._streams = streams
@@ -67,7 +72,17 @@ class App:
         self._snapshots = Snapshots(streams, reader, limits)
         self._bootstrap = Bootstrap(streams, reader)
         self.live = LiveReads(streams, reader, self._reads, limits, counts)
+        self.subscribing = Subscribing(
+            streams,
+            subscriptions or SubscriptionLimits(),
+            read_only=self.admission.guard.read_only,
+        )
+        self.webhooks = Webhooks(self.subscribing, streams)
+        self.subscriptions = SubscriptionRoutes(
+            streams, self.subscribing, self.webhooks, self.admission, reader
+        )
         self.operations = Operations(streams, self.live, counts, self.admission.counts, self.lag)
+        self.operations.metrics.subscriptions = self.webhooks
         self._private = False  # no cache between may keep answers
 
     def reconfigure(self, limits: Limits) -> None:
@@ -130,6 +145,8 @@ class App:
             await self._preflight(exchange)  # browsers send no token with it
         elif not request.path.startswith(PREFIX) and is_operation(request.path):
             await self.operations.answer(exchange, admission.gate)
+        elif (reserved := reserved_place(request.path)) is not None:
+            await self.subscriptions.answer(exchange, *reserved)
         else:
             place, permit = admission.admit(request)
             await self._place(exchange, place, permit)

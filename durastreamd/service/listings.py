@@ -65,7 +65,7 @@ class Listings:
         asked = query_of(query)
         prefix, after = single(asked, "prefix") or "", single(asked, "after") or ""
         limit = single(asked, "limit")
-        page = _Page(LIMIT_MAX if limit is None else _limit(limit), place + after)
+        page = _Page(LIMIT_MAX if limit is None else limit_of(limit), place + after)
         low = place + prefix
         for span in permit.listed(low) if permit is not None else [KeySpan(low)]:
             await trio.lowlevel.checkpoint()
@@ -139,7 +139,8 @@ def path_of(key: str) -> str:
     return f"/{bucket}/{quote(name, safe='')}" if bucket else PREFIX + quote(name, safe="/")
 
 
-def _limit(text: str) -> int:
+def limit_of(text: str) -> int:
+    """Return how many rows of a listing are asked for."""
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= LIMIT_MAX:
         detail = f"limit is a number from 1 to {LIMIT_MAX}, not {quoted(text)}."
         raise ProblemError(problems.BAD_REQUEST, detail)

@@ -25,6 +25,7 @@ _IDENTITY = re.compile(
 )
 # What the identity of a directory with extensions says. Readers that know of none refuse it.
 _EXTENDED_VERSION = fmt.FORMAT_VERSION + 1
+_VERSION = re.compile(rb"(durastreamd\nformat (\d{1,9})\n(?:[^\n]*\n)*)sum ([0-9a-f]{16})\n")
 _DRAFT = fmt.IDENTITY_FILE + ".new"
 
 
@@ -124,3 +125,9 @@ def read_identity(disk: Disk) -> Identity:
         )
         raise DataDirectoryError(reason)
     return Identity(bytes.fromhex(match[2]), int(match[1]), frozenset(extensions))
+
+
+def of_another_version(text: bytes) -> bool:
+    """Tell a whole identity file that we do not read from a damaged one of ours."""
+    match = _VERSION.fullmatch(text)
+    return match is not None and digest(match[1], 0) == int(match[3], 16)

@@ -19,6 +19,7 @@ JOURNAL_DIR = "journal"
 CATALOG_DIR = "catalog"
 STREAMS_DIR = "streams"
 QUARANTINE_DIR = "quarantine"
+KEYS_FILE = "KEYS"  # of subscriptions: what tokens and webhooks are signed with
 
 # Beside these, what dsadmin leaves at the root of a backup, and of a restore that is not whole.
 BACKUP_FILE = "BACKUP"

@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 from durastreamd.storage.log import Placement
 
 _STREAM, _STREAM_END, _BUCKET, _BUCKET_END = range(4)
+_FACT, _FACT_END = 16, 17
 
 
 class StreamRow(NamedTuple):
@@ -46,6 +47,18 @@ class BucketEndRow(NamedTuple):
     subject: str
 
 
+class FactRow(NamedTuple):
+    """What an extension keeps under a name of its own: the model's fields, None: no longer."""
+
+    name: str
+    fields: list[object] | None
+
+    @property
+    def subject(self) -> str:
+        """Return what nothing else is about: a NUL is in no name."""
+        return f"\0{self.name}"
+
+
 class StrangeRow(NamedTuple):
     """Something in the place of a row."""
 
@@ -54,10 +67,10 @@ class StrangeRow(NamedTuple):
     @property
     def subject(self) -> str:
         """Return what nothing else is about: a NUL is in no name."""
-        return f"\0{self.item!r}"
+        return f"\0\0{self.item!r}"
 
 
-Row = StreamRow | StreamEndRow | BucketRow | BucketEndRow | StrangeRow
+Row = StreamRow | StreamEndRow | BucketRow | BucketEndRow | FactRow | StrangeRow
 
 
 def encode_row(row: Row) -> object:
@@ -71,6 +84,8 @@ def encode_row(row: Row) -> object:
             return [_BUCKET, name, created_ms]
         case BucketEndRow(name):
             return [_BUCKET_END, name]
+        case FactRow(name, said):
+            return [_FACT_END, name] if said is None else [_FACT, name, said]
         case StrangeRow(item):
             return item
 
@@ -86,6 +101,10 @@ def decode_row(item: object) -> Row:
             return BucketRow(name, created_ms)
         case [3, str(name)]:
             return BucketEndRow(name)
+        case [16, str(name), list(fields)]:
+            return FactRow(name, fields)
+        case [17, str(name)]:
+            return FactRow(name, None)
         case _:
             return StrangeRow(item)
 

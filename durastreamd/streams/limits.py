@@ -4,7 +4,8 @@ Without the event loop: whoever only reads the settings (``config``, ``dsadmin``
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from ipaddress import ip_network
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -49,3 +50,52 @@ class ScrubOptions:
     recheck_s: Annotated[
         float, "a stream that did not verify is looked at again so often", POSITIVE
     ] = 3_600.0
+
+
+@dataclass(frozen=True)
+class SubscriptionLimits:
+    """Subscriptions: how many there may be, and where webhooks may go."""
+
+    subscriptions_max: Annotated[
+        int, "in all; each has its links in memory; 0: none can be made", msgspec.Meta(ge=0)
+    ] = 4096
+    links_max: Annotated[int, "streams linked by all of them together", POSITIVE] = 1_000_000
+    links_each_max: Annotated[int, "streams linked by one", POSITIVE] = 100_000
+    public_url: Annotated[
+        str,
+        "where receivers call back, such as https://streams.example.org; empty: as the subscriber "
+        "called the server, which must then listen on loopback alone",
+    ] = ""
+    allow_local: Annotated[
+        Literal["auto", "yes", "no"],
+        "webhooks to this host, also without TLS; auto: if the server listens on loopback alone",
+    ] = "auto"
+    allow_hosts: Annotated[
+        tuple[str, ...], "names of receivers whose addresses are not judged, also without TLS"
+    ] = ()
+    allow_networks: Annotated[
+        tuple[str, ...], "networks of receivers, such as 10.1.0.0/16, also without TLS"
+    ] = ()
+    deliveries_max: Annotated[int, "webhooks under way at one time", POSITIVE] = 32
+    deliveries_host_max: Annotated[int, "of these, to one host", POSITIVE] = 4
+    attempt_s: Annotated[
+        float, "a webhook may take so long, and no longer than its lease", POSITIVE
+    ] = 30.0
+    connect_s: Annotated[float, "of these, to find and to reach its host", POSITIVE] = 5.0
+    answer_bytes_max: Annotated[int, "of a receiver's answer; more is a failure", POSITIVE] = 65_536
+    key_days: Annotated[
+        int,
+        "a key that signs webhooks is replaced after so many; 0: never",
+        msgspec.Meta(ge=0),
+    ] = 90
+
+    def __post_init__(self) -> None:
+        if self.public_url and not self.public_url.startswith(("https://", "http://")):
+            msg = f"public_url: {self.public_url!r} is no URL, such as https://streams.example.org"
+            raise ValueError(msg)
+        for network in self.allow_networks:
+            try:
+                ip_network(network)
+            except ValueError as exc:
+                msg = f"allow_networks: {exc}"
+                raise ValueError(msg) from exc

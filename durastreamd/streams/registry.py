@@ -26,7 +26,7 @@ from durastreamd.model.records import Append, Create, Delete, Record, Touch
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Deleted, Gone, NotFound, Outcome
 from durastreamd.streams.actor import Actor
-from durastreamd.streams.committer import Committer
+from durastreamd.streams.committer import Committer, Waiter
 from durastreamd.streams.follower import Follower, Following
 from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.sweeper import Sweeper
@@ -66,6 +66,8 @@ class Streams:
         self._checkpoint: tuple[cp.Steps, cp.Job] | None = None
         self._retry_wanted = False
         self._sweeper = Sweeper(engine.namespace)
+        self._subscriptions = engine.subscriptions
+        self.on_stirred: Callable[[], None] | None = None  # subscriptions are to be looked at
         self.actors_started = 0
         self.created_total = 0
         self.deleted_total = 0
@@ -104,6 +106,13 @@ class Streams:
             message = "the server is stopping"
             raise StreamStoppedError(message) from None
         return ticket
+
+    def submit(self, record: Record, waiter: Waiter) -> None:
+        """Have a record made durable that is no stream's; raise if nobody does that any more."""
+        if self._nursery is None:
+            message = "the server is not running"
+            raise StreamStoppedError(message)
+        self.committer.submit(record, b"", waiter)
 
     def touch(self, stream: Stream) -> None:
         """Renew a sliding lifetime because of a read; on disk only now and then."""
@@ -237,7 +246,13 @@ class Streams:
 
     def _changed(self) -> bool:
         engine = self.engine
-        return bool(engine.dirty or engine.removed or engine.dirty_buckets or engine.trimmed)
+        return bool(
+            engine.dirty
+            or engine.removed
+            or engine.dirty_buckets
+            or engine.trimmed
+            or engine.subscriptions.dirty
+        )
 
     def applied(self, record: Record, ended: list[Stream]) -> None:
         """Note who waits for what a committed record changed."""
@@ -265,6 +280,8 @@ class Streams:
         waking, self._to_wake = self._to_wake, {}
         for following in waking.values():
             following.wake()
+        if self._subscriptions.stirred and self.on_stirred is not None:
+            self.on_stirred()
 
     # --- flushing ---
 

@@ -40,7 +40,7 @@ def test_nothing_else_is_called_shared_and_own_codes_are_of_statuses_without_a_t
     own = {row.code for row in problems.problems()} - problems.SHARED
     assert {code for code in own if problems.by_name(code).status in taken} == {
         "STREAM_CLOSED", "BUCKET_NOT_EMPTY", "SNAPSHOT_CONFLICT", "FORK_CONFLICT", "FORK_TOO_DEEP",
-        "OUTCOME_UNKNOWN", "GONE",
+        "OUTCOME_UNKNOWN", "GONE", "FENCED", "ALREADY_CLAIMED", "NO_PENDING_WORK", "INVALID_ACK",
     }  # fmt: skip
 
 

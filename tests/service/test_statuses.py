@@ -235,7 +235,6 @@ def stateful() -> Iterator[tuple[str, Case]]:
     yield refused("NOT_FOUND", 10, other("HEAD", "missing"))
     for number, live in enumerate(("", "?offset=now&live=sse", "?offset=-1&live=long-poll")):
         yield refused("NOT_FOUND", 20 + number, get(f"missing{live}"))
-    yield refused("NOT_FOUND", 30, get("__ds/anything"))
     yield refused("NOT_FOUND", 31, put("new", {"Stream-Forked-From": PREFIX + "missing"}))
     for number, ask in enumerate((*GONE.values(), other("DELETE", "gone"))):
         yield refused("GONE", number, ask)
@@ -327,7 +326,9 @@ ELSEWHERE = {
 NOT_HERE = {
     "UNAUTHENTICATED", "PERMISSION_DENIED", "BUCKET_NOT_FOUND", "BUCKET_EXISTS",
     "BUCKET_NOT_EMPTY", "SNAPSHOT_NOT_FOUND", "SNAPSHOT_CONFLICT", "FOREIGN_PAGE", "MISDIRECTED",
-    "OUTCOME_UNKNOWN", "OUTCOME_UNKNOWN_REPEAT",
+    "OUTCOME_UNKNOWN", "OUTCOME_UNKNOWN_REPEAT", "INVALID_REQUEST", "WEBHOOK_URL_REJECTED",
+    "TOKEN_INVALID", "TOKEN_EXPIRED", "SUBSCRIPTION_NOT_FOUND", "SUBSCRIPTION_ALREADY_EXISTS",
+    "FENCED", "ALREADY_CLAIMED", "NO_PENDING_WORK", "INVALID_ACK", "UNSUPPORTED_MEDIA_TYPE",
 }  # fmt: skip
 
 

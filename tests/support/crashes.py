@@ -6,7 +6,7 @@ the recovery that follows any of them (``_crashes_inside``), at every operation 
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -169,19 +169,26 @@ def catalogue_rewritten_at(outdated: int) -> Iterator[None]:
         cp._OUTDATED_MIN = before
 
 
-def hunt(seed: int, *, steps: int, cap: int, deep: float = 0.1) -> Tally:
+Choose = Callable[[World, random.Random], Callable[[], object]]
+
+
+def hunt(
+    seed: int, *, steps: int, cap: int, deep: float = 0.1, choose: Choose = random_step
+) -> Tally:
     """Drive a random world and explore every crash point of every step."""
     rng = random.Random(seed)
     logging.getLogger("durastreamd").setLevel(logging.CRITICAL)  # thousands of recoveries
     with catalogue_rewritten_at(rng.choice((4, 1000))):
-        return _hunt(rng, steps, cap, deep)
+        return _hunt(rng, steps, cap, deep, choose)
 
 
-def _hunt(rng: random.Random, steps: int, cap: int, deep: float) -> Tally:
+def _hunt(
+    rng: random.Random, steps: int, cap: int, deep: float, choose: Choose = random_step
+) -> Tally:
     world = World()
     states = points = 0
     for _ in range(steps):
-        operation = random_step(world, rng)
+        operation = choose(world, rng)
         world.step(operation)
         for point in world.points:
             states += explore(point, rng, cap=cap, deep=deep)

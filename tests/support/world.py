@@ -21,11 +21,12 @@ from durastreamd.model.draft import AppendCommand, Conditions, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer, Record, Snapshot, Touch
 from durastreamd.model.stream_state import Detail, Stream, check_invariants
+from durastreamd.model.subscription import SubscriptionState
 from durastreamd.protocol.outcomes import Outcome
-from durastreamd.storage import format as fmt, log, scan
+from durastreamd.storage import datadir, format as fmt, log, scan
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import read_file
-from durastreamd.storage.extensions import STRICT_PRODUCERS
+from durastreamd.storage.extensions import STRICT_PRODUCERS, SUBSCRIPTIONS
 from durastreamd.storage.format import StoredFrame
 from tests.support.sim_disk import SimDisk
 
@@ -95,6 +96,23 @@ def dump(engine: Engine) -> Dump:
             ends,
             tuple(detail.sums.items()),
         )
+    found |= dump_subscriptions(engine)
+    return found
+
+
+def dump_subscriptions(engine: Engine) -> Dump:
+    """Return all that is known of subscriptions, and check that none is asleep (W4)."""
+    held = engine.subscriptions
+    found: Dump = {f"tombstone {key}": (top,) for key, top in held.tombstones.items()}
+    for (root, name), each in held.by_id.items():
+        each.check()
+        if each.state is SubscriptionState.IDLE and each.pending:
+            assert each in held.stirred, f"{each} is asleep"
+        links = sorted((link.path, link.marks, link.cursor) for link in each.links.values())
+        config, head = each.config, each.head
+        found[f"subscription {root}/{name}"] = (each.incarnation, config, head, tuple(links))
+    if found:
+        assert SUBSCRIPTIONS in datadir.read_identity(engine.disk).extensions
     return found
 
 

@@ -83,6 +83,8 @@ def _look(disk: Disk) -> Moment:
             contents[fmt.journal_path(file.number)] = file.data[: ends[file.number]]
     # After the journal: an extension is named before the first record that needs it.
     contents[fmt.IDENTITY_FILE] = read_file(disk, fmt.IDENTITY_FILE)
+    if disk.exists(fmt.KEYS_FILE):
+        contents[fmt.KEYS_FILE] = read_file(disk, fmt.KEYS_FILE)
     rows = loaded.streams()
     places = {row.subject: row.placement for row in rows}
     damaged = {row.subject for row in rows if Stream.from_row(row.fields).damage}

@@ -31,12 +31,20 @@ from durastreamd.model.records import (
     UnreadableRecordError,
 )
 from durastreamd.model.stream_state import Stream
+from durastreamd.model.subscription import SubscriptionState
+from durastreamd.model.subscription_records import (
+    SubscriptionEnd,
+    SubscriptionLinks,
+    SubscriptionPut,
+    SubscriptionRecord,
+)
 from durastreamd.protocol.offsets import mint
 from durastreamd.storage import catalog, format as fmt, index, journal
 from durastreamd.storage.checksum import payload_sum
 from durastreamd.storage.rows import (
     BucketEndRow,
     BucketRow,
+    FactRow,
     Row,
     StrangeRow,
     StreamEndRow,
@@ -86,6 +94,8 @@ def _lost(path: str, data: bytes, gap: Gap) -> Found:
 def _kind(record: Record) -> str:
     if isinstance(record, BucketChange):
         return "bucket" if record.exists else "bucket-end"
+    if isinstance(record, SubscriptionRecord):
+        return type(record).__name__.lower().replace("subscription", "subscription-")
     return "snapshot" if isinstance(record, Publish) else type(record).__name__.lower()
 
 
@@ -113,7 +123,31 @@ def _details(record: Record) -> Fields:
             "snapshot_bytes": blob.size,
             "type": blob.content_type,
         }
+    if isinstance(record, SubscriptionRecord):
+        return _subscription_details(record)
     return {"bucket": record.bucket} if isinstance(record, BucketChange) else {}
+
+
+def _subscription_details(record: SubscriptionRecord) -> Fields:
+    """Return what a record of a subscription says."""
+    if isinstance(record, SubscriptionEnd):
+        return {"root": record.root, "id": record.id}
+    fields: Fields = {"incarnation": f"{record.incarnation:016x}"}
+    if isinstance(record, SubscriptionPut):
+        about = {"root": record.root, "id": record.id, "type": record.config.type}
+        return fields | about | {"links": len(record.links)}
+    if isinstance(record, SubscriptionLinks):
+        return fields | {"links": [list(link) for link in record.links]}
+    head = record.head
+    return fields | {
+        "state": SubscriptionState(head.state).name.lower(),
+        "generation": head.generation,
+        "holder": head.holder or None,
+        "lease_until": show.moment(head.lease_ms) if head.lease_ms else None,
+        "due": show.moment(head.due_ms) if head.due_ms else None,
+        "failures": head.failures or None,
+        "cursors": [list(cursor) for cursor in record.cursors] or None,
+    }
 
 
 def _place(frame: fmt.StoredFrame) -> Fields:
@@ -377,5 +411,8 @@ def _row(row: Row) -> tuple[str, Fields]:
             return "bucket-row", {"bucket": name}
         case BucketEndRow(name):
             return "bucket-end-row", {"bucket": name}
+        case FactRow(name, said):
+            kind = "fact-row" if said is not None else "fact-end-row"
+            return kind, {"fact": name, "fields": said}
         case StrangeRow(item):
             raise ValueError(repr(item))

@@ -40,13 +40,14 @@ from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import record_of
 from durastreamd.offline.verify.scan import JournalHead
 from durastreamd.offline.verify.segments import read_or_nothing
+from durastreamd.offline.verify.subscribed import repaired_facts
 from durastreamd.offline.verify.survey import DURABLE, NEVER, StreamFiles, Survey
 from durastreamd.offline.verify.verification import Examination
 from durastreamd.storage import catalog, format as fmt, journal
 from durastreamd.storage.catalog import Commit
 from durastreamd.storage.disk import Disk
 from durastreamd.storage.index import owner_of
-from durastreamd.storage.rows import BucketRow, Row, StreamRow
+from durastreamd.storage.rows import BucketRow, FactRow, Row, StreamRow
 
 _STREAM_PATH = re.compile(rf"{fmt.STREAMS_DIR}/[0-9a-f]{{2}}/([0-9a-f]{{16}})(/|$)")
 _LIGHT = {"foreign", "orphan"}
@@ -349,6 +350,7 @@ class _Planning:
             if bucket and bucket not in self._buckets:
                 self._buckets[bucket] = state.created_ms
                 self._plan.notes.append(f"bucket {bucket}: made again for {state.key}")
+        rows += itertools.starmap(FactRow, repaired_facts(self._found, self._streams))
         return [*itertools.starmap(BucketRow, sorted(self._buckets.items())), *rows]
 
     def _control_files(self, rows: list[Row]) -> None:

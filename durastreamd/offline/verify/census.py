@@ -9,6 +9,7 @@ from collections import Counter
 from durastreamd.model.buckets import bucket_of
 from durastreamd.model.records import Append, BucketChange, Create, Delete, Mark, Publish, Touch
 from durastreamd.model.stream_state import Stream
+from durastreamd.model.subscription_records import SubscriptionRecord
 from durastreamd.offline.names import stream_named
 from durastreamd.offline.verify.findings import Finding
 from durastreamd.offline.verify.folding import advance, begin, record_of
@@ -80,8 +81,8 @@ def _fold(census: Census, head: JournalHead, next_id: int, known_from: int) -> N
     if record is None:
         _report(census, head, "record", f"the header of frame {frame.lsn} is of no known kind")
         return
-    if isinstance(record, Mark):
-        return
+    if isinstance(record, Mark | SubscriptionRecord):
+        return  # see ``subscribed``
     if isinstance(record, BucketChange):
         (census.buckets.add if record.exists else census.buckets.discard)(record.bucket)
         return

@@ -23,9 +23,16 @@ from durastreamd.offline.verify import scan
 from durastreamd.offline.verify.findings import Finding, refusal
 from durastreamd.storage import datadir, format as fmt, log
 from durastreamd.storage.catalog import Commit
-from durastreamd.storage.checksum import digest
 from durastreamd.storage.disk import NO_FILE, Disk, read_file
-from durastreamd.storage.rows import BucketRow, Row, StrangeRow, StreamEndRow, StreamRow, latest
+from durastreamd.storage.rows import (
+    BucketRow,
+    FactRow,
+    Row,
+    StrangeRow,
+    StreamEndRow,
+    StreamRow,
+    latest,
+)
 from durastreamd.storage.scan import Gap
 
 _SNAPSHOT = re.compile(r"(\d{16})-([0-9a-f]{16})\.snap")
@@ -35,6 +42,8 @@ _ROOT_NAMES = {
     "lost+found",
     fmt.IDENTITY_FILE,
     f"{fmt.IDENTITY_FILE}.new",
+    fmt.KEYS_FILE,
+    f"{fmt.KEYS_FILE}.new",
     fmt.BACKUP_FILE,
     fmt.SUMS_FILE,
     fmt.RESTORING_FILE,
@@ -81,6 +90,7 @@ class Survey:
         self.listed: dict[int, Catalogued] = {}
         self.buckets: dict[str, int] = {}
         self.ended: set[int] = set()
+        self.facts: dict[str, list[object] | None] = {}  # of extensions; None: ended
         self.commit: Commit | None = None
         self.catalog_trusted = False  # every row of its last checkpoint was read
         self.catalog_number = 0
@@ -228,9 +238,6 @@ def _is_directory(found: Survey, path: str) -> bool:
 # --- identity ---
 
 
-_VERSION = re.compile(rb"(durastreamd\nformat (\d{1,9})\n(?:[^\n]*\n)*)sum ([0-9a-f]{16})\n")
-
-
 def read_identity(found: Survey, catalogs: dict[int, bytes], journals: dict[int, bytes]) -> None:
     """Take the uuid from the identity file, or from the headers that carry it, too."""
     there = found.disk.exists(fmt.IDENTITY_FILE)
@@ -238,7 +245,7 @@ def read_identity(found: Survey, catalogs: dict[int, bytes], journals: dict[int,
     try:
         found.uuid, _, found.extensions = datadir.read_identity(found.disk)
     except DataDirectoryError as exc:
-        if _of_another_version(text):
+        if datadir.of_another_version(text):
             raise
         found.found(fmt.IDENTITY_FILE, 0, "damaged" if there else "missing", str(exc))
     else:
@@ -251,12 +258,6 @@ def read_identity(found: Survey, catalogs: dict[int, bytes], journals: dict[int,
             votes.append(named.uuid)
     if votes:
         found.uuid = max(set(votes), key=votes.count)
-
-
-def _of_another_version(text: bytes) -> bool:
-    """Tell a whole identity file of a version we do not read from a damaged one of ours."""
-    match = _VERSION.fullmatch(text)
-    return match is not None and digest(match[1], 0) == int(match[3], 16)
 
 
 # --- the catalogue ---
@@ -362,6 +363,8 @@ def _take_rows(found: Survey, rows: list[Row]) -> None:
                 held = found.listed.get(stream.id)
                 if held is None or held.stream.lsn < stream.lsn:
                     found.listed[stream.id] = Catalogued(stream, placement)
+            case FactRow(name, said):
+                found.facts.setdefault(name, said)
             case StrangeRow(item):
                 _not_understood(found, item)
             case _:

@@ -30,6 +30,7 @@ from durastreamd.offline.verify.segments import (
     check_segment,
     contradiction,
 )
+from durastreamd.offline.verify.subscribed import cursor_findings
 from durastreamd.offline.verify.survey import (
     Catalogued,
     StreamFiles,
@@ -155,6 +156,8 @@ def examine(disk: Disk, scope: Scope, run: Runner) -> Examination:
     only = [s for s in census.streams.values() if scope.only is None or s.id in scope.only]
     for stream in only:
         findings += _check_stream(disk, census, stream, scope)
+    if scope.only is None:
+        findings += cursor_findings(found, census.streams)
     findings += _leftovers(found, census, scope)
     checked = Checked(len(only), len(tasks), size, len(found.heads))
     return Examination(found, census, findings, checked)

@@ -30,6 +30,7 @@ from durastreamd.service.operating.readiness import Readiness
 from durastreamd.streams.histogram import Histogram
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.scrubber import Scrubber
+from durastreamd.streams.subscribing import SubscribingCounts
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4.encode()
 _SLICE_STREAMS = 2000  # looked at between two checkpoints: well under a millisecond
@@ -46,6 +47,22 @@ class DiskFigures(Protocol):
     free_bytes: int
     reclaimed_bytes: int
     refused_total: int
+
+
+class SubscriptionFigures(Protocol):
+    """What is known of subscriptions; see ``subscriptions.figures``."""
+
+    duration_s: Histogram
+
+    @property
+    def counts(self) -> SubscribingCounts:
+        """Return what happened so far."""
+
+    def states(self) -> Labelled:
+        """Return how many there are, by type and state."""
+
+    def oldest_pending_s(self) -> float:
+        """Return for how long the oldest stream with pending bytes was not written to."""
 
 
 class Recovery(NamedTuple):
@@ -75,6 +92,7 @@ class Metrics(Collector):
         self.recovery: Recovery | None = None
         self.room: DiskFigures | None = None
         self.scrub: Scrubber | None = None
+        self.subscriptions: SubscriptionFigures | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -101,6 +119,8 @@ class Metrics(Collector):
         yield from self._of_writes()
         yield from self._of_reads()
         yield from self._of_access()
+        if self.subscriptions is not None:
+            yield from _of_subscriptions(self.subscriptions)
         if self.statistics is not None:
             yield from _of_http(self.statistics)
         if self.room is not None:
@@ -170,6 +190,19 @@ class Metrics(Collector):
         )
         text = "Live reads ended because their token expired or was revoked."
         yield _counter("live_readers_revoked", text, access.leases_ended)
+
+
+def _of_subscriptions(found: SubscriptionFigures) -> Iterator[Metric]:
+    counts = found.counts
+    yield _gauge("subscriptions", "Subscriptions.", found.states(), ["type", "state"])
+    yield _counter("wakes", "Wakes begun.", _one(counts.wakes), ["type"])
+    text = "Webhooks that came to an end; late: their wake was over by then."
+    yield _counter("webhook_deliveries", text, _one(counts.deliveries), ["result"])
+    yield _histogram("webhook_duration_seconds", "Attempts at webhooks.", found.duration_s)
+    text = "Since when the stream lies still that has waited longest for a cursor to pass."
+    yield _gauge("subscription_oldest_pending_seconds", text, found.oldest_pending_s())
+    yield _counter("claims", "Claims.", _one(counts.claims), ["result"])
+    yield _counter("acks", "Callbacks, acknowledgements, releases.", _one(counts.acks), ["result"])
 
 
 def _of_http(http: Statistics) -> Iterator[Metric]:

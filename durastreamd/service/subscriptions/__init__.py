@@ -1,0 +1,1 @@
+"""Subscriptions over HTTP: routes, bodies, tokens, webhooks and the keys that sign them."""
