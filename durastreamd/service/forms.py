@@ -56,7 +56,7 @@ class Plain:
         if at == page.end:
             return None
         end = await self._reader.piece_end(self._view, at, page.end, len(self._buffer))
-        if page.end - end == 1:
+        if self._json and page.end - end == 1:
             end -= 1  # the last piece must hold the last separator whole
         piece = await self._reader.lend(self._view, at, end, self._buffer)
         self._at = end
@@ -166,7 +166,7 @@ class Packed:
     def _piece(self) -> bytes:
         at, page = self._at, self._page
         end = self._view.piece_end(at, page.end, self._piece_bytes)
-        if page.end - end == 1:
+        if self._json and page.end - end == 1:
             end -= 1
         piece = self._view.read(at, end)
         self._at = end

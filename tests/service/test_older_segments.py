@@ -1,12 +1,15 @@
 """Reads that begin in older segments and go on over several: every form, more than one piece."""
 
+import gzip
 from collections.abc import AsyncIterator
 
 import pytest
+import trio
 
 from durastreamd.engine.options import EngineOptions
 from durastreamd.protocol import offsets
 from tests.service.harness import Site, serving
+from tests.support.patience import PATIENCE_S
 
 JSON = {"Content-Type": "application/json"}
 BINARY = {"Content-Type": "application/octet-stream"}
@@ -50,3 +53,18 @@ async def test_a_read_may_begin_in_any_segment(stored: Site, number: int) -> Non
     at = sum(len(message) for message in MESSAGES[:number])
     page = await stored.get(f"b?offset={offsets.mint(at)}")
     assert (page.status, page.body) == (200, b"".join(MESSAGES[number:]))
+
+
+@pytest.mark.parametrize("accept", ["*/*", "gzip"])
+async def test_a_segment_of_one_byte_at_the_end_is_read(accept: str) -> None:
+    """Its one byte is no half of a separator, which JSON alone has: the piece before ends there."""
+    async with serving(options=EngineOptions(segment_bytes_max=250_000)) as site:
+        for name, head in (("b", BINARY), ("t", {"Content-Type": "text/plain"})):
+            await site.make(name, head)
+            for body in (b"x" * 300_000, b"y"):
+                await site.add(name, body, head)
+                await site.bench.streams.checkpoint()
+            with trio.fail_after(PATIENCE_S):
+                page = await site.get(f"{name}?offset=-1", {"Accept-Encoding": accept})
+            body = gzip.decompress(page.body) if page.get("content-encoding") else page.body
+            assert (page.status, body) == (200, b"x" * 300_000 + b"y")
