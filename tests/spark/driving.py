@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from durastreamd.client import client as client_module
 from durastreamd.spark.options import SourceOptions, parse
 from durastreamd.spark.server.offsets import initial
-from durastreamd.spark.server.planning import Slice
+from durastreamd.spark.server.planning import ReadPart
 from durastreamd.spark.server.source import BatchReader, StreamReader, schema_of
 from tests.support.daemon import Daemon
 
@@ -54,7 +54,7 @@ def end_readers() -> None:
         OPENED.pop().stop()
 
 
-def read_slices(reader: StreamReader | BatchReader, slices: list[Slice]) -> list[list[Row]]:
+def read_slices(reader: StreamReader | BatchReader, slices: list[ReadPart]) -> list[list[Row]]:
     """Read each slice in a copy of the reader, as an executor does."""
     found = []
     for each in slices:
@@ -67,7 +67,7 @@ def read_slices(reader: StreamReader | BatchReader, slices: list[Slice]) -> list
 def replay(reader: StreamReader, start: dict[str, object], end: dict[str, object]) -> Micro:
     """Run a batch between two offsets that went through a checkpoint."""
     start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
-    slices = [each for each in reader.partitions(start, end) if isinstance(each, Slice)]
+    slices = [each for each in reader.partitions(start, end) if isinstance(each, ReadPart)]
     return Micro(start, end, read_slices(reader, slices))
 
 
@@ -92,7 +92,7 @@ def batch_rows(**given: object) -> list[list[Row]]:
     """Read as a batch query; a list of rows for each partition."""
     options = parse(SourceOptions, {name: str(value) for name, value in given.items()})
     reader = BatchReader(options, schema_of(options))
-    slices = [each for each in reader.partitions() if isinstance(each, Slice)]
+    slices = [each for each in reader.partitions() if isinstance(each, ReadPart)]
     return read_slices(reader, slices)
 
 

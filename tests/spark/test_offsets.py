@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
+from durastreamd.protocol.offsets import mint
 from durastreamd.spark.errors import CheckpointError
 from durastreamd.spark.server.offsets import (
     Begin,
@@ -17,12 +18,18 @@ from durastreamd.spark.server.offsets import (
 )
 
 NUMBERS = st.integers(0, 10**12)
-TOLD = st.builds(StreamPlace, st.text(min_size=1), NUMBERS, NUMBERS)
+TOLD = st.builds(
+    lambda token, n, b, life: StreamPlace(token or mint(b), n, b, incarnation=life),
+    st.text(),
+    NUMBERS,
+    NUMBERS,
+    st.text(),
+)
 COUNTED = st.builds(
     lambda t, n, k: StreamPlace(t, n + k, token_number=n), st.text(), NUMBERS, NUMBERS
 )
 PLACES = st.dictionaries(st.text(min_size=1), TOLD | COUNTED, max_size=4)
-CUTS = st.builds(Cut, st.integers(0, 100), st.integers(0, 10**9))
+CUTS = st.builds(Cut, *[st.integers(0, 10**9)] * 4)
 
 
 @given(PLACES, CUTS, st.text())
@@ -30,8 +37,16 @@ def test_an_offset_comes_back_from_the_checkpoint(
     places: dict[str, StreamPlace], cut: Cut, snapshot: str
 ) -> None:
     begins = {name: Begin(place, snapshot) for name, place in [*places.items()][:2]}
-    made = Offset(places, begins, cut)
+    made = Offset(places, begins, cut, leaving={*[*places][:1]})
     assert Offset.of(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_an_offset_of_the_first_version_is_read_with_the_layout_it_had() -> None:
+    entry = {"t": mint(9), "n": 3, "b": 9, "from": {"t": mint(0), "n": 0, "b": 0}}
+    found = Offset.of({"v": 1, "cut": [2, 7], "streams": {"a": entry}})
+    assert found.cut == Cut(2, 7, 0, 0), "each stream has a task of its own"
+    assert found.places == {"a": StreamPlace(mint(9), 3, 9)}
+    assert found.begins == {"a": Begin(StreamPlace(mint(0), 0, 0))}
 
 
 @given(PLACES)
@@ -41,13 +56,13 @@ def test_the_text_does_not_depend_on_the_order_of_discovery(places: dict[str, St
 
 
 def test_the_first_offset_is_a_constant() -> None:
-    assert initial() == {"v": 1, "streams": {}}
+    assert initial() == {"v": 2, "streams": {}}
     assert Offset.of(initial()).first
     assert not Offset.of(Offset().to_json()).first
 
 
 @pytest.mark.parametrize(
-    "found", [{}, {"v": 2, "streams": {}}, {"v": 1, "streams": {"a": {"t": "x"}}}, {"v": 1}]
+    "found", [{}, {"v": 3, "streams": {}}, {"v": 1, "streams": {"a": {"t": "x"}}}, {"v": 1}]
 )
 def test_what_is_not_ours_is_refused(found: dict[str, object]) -> None:
     with pytest.raises(CheckpointError):

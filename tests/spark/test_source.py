@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from typing import cast
 
 import pytest
@@ -25,7 +26,6 @@ from durastreamd.spark.errors import ContentError, DataLossError, OptionError
 from durastreamd.spark.options import SourceOptions, parse
 from durastreamd.spark.rows import ROWS_MAX
 from durastreamd.spark.server.offsets import initial
-from durastreamd.spark.server.planning import Slice
 from durastreamd.spark.server.source import StreamReader, schema_of
 from tests.spark.driving import (
     BINARY,
@@ -182,7 +182,8 @@ def test_limits_are_divided_over_streams_by_what_each_has(hand: Hand, name: str)
         url=hand.server.url, subscribe=f"{name}-1,{name}-2", maxOffsetsPerTrigger=20
     )
     first = step(reader, initial())
-    assert [len(rows) for rows in first.partitions] == [18, 2]
+    assert Counter(row["stream"] for row in first.rows) == {f"{name}-1": 18, f"{name}-2": 2}
+    assert len(first.partitions) == 1, "small streams share a task"
 
 
 def test_trigger_once_takes_everything(hand: Hand, name: str) -> None:
@@ -315,120 +316,6 @@ def test_a_closed_stream_is_not_waited_for_in_a_spin(
     asked = overheard(monkeypatch)
     assert step(reader, first.end).rows == []
     assert len(asked) <= 2, "one look before the wait and one after it"
-
-
-# --- loss ---
-
-
-def losing(hand: Hand, name: str, **given: object) -> tuple[StreamReader, dict[str, object]]:
-    """Return a reader that has read two of five messages."""
-    url = hand.make(name, [0, 1], [2, 3, 4])
-    reader = stream_reader(path=url, maxOffsetsPerTrigger=2, pollTimeoutMs=1, **given)
-    return reader, step(reader, initial()).end
-
-
-def test_a_stream_that_is_gone_fails_the_query_or_not(hand: Hand, name: str) -> None:
-    reader, at = losing(hand, name)
-    planned = reader.latestOffset(at, reader.getDefaultReadLimit())
-    hand.delete(name)
-    with pytest.raises(DataLossError, match=r"is not there\. With failOnDataLoss=false"):
-        step(reader, at)
-    with pytest.raises(DataLossError, match=r"rows 2 to 4 were planned and cannot be read"):
-        replay(reader, at, planned)
-    careless = stream_reader(
-        path=hand.url(name), failOnDataLoss="false", pollTimeoutMs=1, valueType="string"
-    )
-    assert step(careless, at).rows == []
-    assert replay(careless, at, planned).rows == []
-
-
-def test_a_stream_made_anew_is_noticed(hand: Hand, name: str) -> None:
-    reader, at = losing(hand, name)
-    hand.delete(name)
-    hand.make(name, [7])
-    with pytest.raises(DataLossError, match="was it deleted and made anew"):
-        step(reader, at)
-    careless = stream_reader(path=hand.url(name), failOnDataLoss="false", pollTimeoutMs=1)
-    assert step(careless, at).values == texts(7)
-
-
-def test_a_stream_that_leaves_its_bucket_fails_the_query_or_not(hand: Hand, name: str) -> None:
-    hand.bucket(name)
-    hand.make("a", [1], bucket=name)
-    hand.make("b", [2], bucket=name)
-    given = {"url": hand.server.url, "bucket": name, "pollTimeoutMs": 1}
-    reader = stream_reader(**given)
-    at = step(reader, initial()).end
-    hand.delete("a", bucket=name)
-    with pytest.raises(DataLossError, match="Stream a of the bucket is not there any more"):
-        step(reader, at)
-    careless = stream_reader(failOnDataLoss="false", **given)
-    after = step(careless, at)
-    assert after.rows == []
-    hand.make("a", [3], bucket=name)
-    assert step(careless, after.end).values == texts(3)
-
-
-def test_history_that_was_folded_is_handled_by_choice(hand: Hand, name: str) -> None:
-    reader, at = losing(hand, name)
-    planned = reader.latestOffset(at, reader.getDefaultReadLimit())
-    floor = hand.add(name, 5)
-    hand.fold(name, floor, {"sum": 15})
-    hand.add(name, [6, 7])
-    with pytest.raises(DataLossError, match=r"folded into a snapshot; onSnapshot=restart"):
-        step(reader, at)
-    with pytest.raises(DataLossError, match="cannot be read any more"):
-        replay(reader, at, planned)
-    url = hand.url(name)
-    skipping = stream_reader(path=url, onSnapshot="skip")
-    assert step(skipping, at).values == texts(6, 7)
-    careless = stream_reader(path=url, failOnDataLoss="false")
-    assert step(careless, at).values == texts(6, 7)
-    assert batch_values(path=url, onSnapshot="skip") == texts(6, 7)
-    with pytest.raises(DataLossError, match="is to be read from its beginning"):
-        batch_values(path=url)
-
-
-def test_a_restart_delivers_the_snapshot_then_what_came_after(hand: Hand, name: str) -> None:
-    reader, at = losing(hand, name, onSnapshot="restart")
-    floor = hand.add(name, 5)
-    hand.fold(name, floor, {"sum": 15})
-    hand.add(name, [6, 7])
-    done = step(reader, at)
-    assert [(row["value"], row["offset"], row["snapshot"]) for row in done.rows] == [
-        ('{"sum": 15}', 5, True),
-        ("6", 6, False),
-        ("7", 7, False),
-    ]
-    assert replay(reader, done.start, done.end) == done
-    assert step(reader, done.end).end == done.end
-    # The batch cannot be had again once the snapshot has moved on, and says so.
-    hand.fold(name, hand.add(name, 8), {"sum": 36})
-    with pytest.raises(DataLossError, match=r"superseded by one at|cannot be read any more"):
-        replay(reader, done.start, done.end)
-    (rows,) = batch_rows(path=hand.url(name), onSnapshot="restart")
-    assert [(row["value"], row["snapshot"]) for row in rows] == [('{"sum": 36}', True)]
-
-
-def test_a_snapshot_is_never_taken_for_another(hand: Hand, name: str) -> None:
-    reader, at = losing(hand, name, onSnapshot="restart")
-    hand.fold(name, hand.add(name, 5), {"sum": 15})
-    done = step(reader, at)
-    assert done.values == ['{"sum": 15}']
-    hand.fold(name, hand.add(name, 6), {"sum": 21})
-    with pytest.raises(DataLossError, match="was superseded by one at"):
-        replay(reader, done.start, done.end)
-
-
-def test_rows_beyond_the_plan_fail_the_task(hand: Hand, name: str) -> None:
-    url = hand.make(name, list(range(5)))
-    reader = stream_reader(path=url, maxOffsetsPerTrigger=3)
-    first = step(reader, initial())
-    (part,) = reader.partitions(initial(), first.end)
-    assert isinstance(part, Slice)
-    part.begin = first.partitions and type(part.begin)(part.begin.token, 1, 3)  # type: ignore[assignment]
-    with pytest.raises(DataLossError, match="3 messages came where 2 were planned"):
-        list(reader.read(part))
 
 
 # --- the way there ---

@@ -240,7 +240,7 @@ class BatchLog:
             appender.finish(done)
             if staged:
                 self._send("POST", self._url(self._producer.epoch), KIND, DoneRecord().encode())
-        self._delete(*staged, *(each.staged for each in messages if each.staged))
+        self._delete(*{*staged, *(each.staged for each in messages if each.staged)})
         return done
 
     def forget(self, batch: int) -> None:

@@ -3,7 +3,9 @@
 A place is an opaque token of the server with counts beside it. Two forms:
 
 * told: the server numbers messages and bytes (``Stream-At-Message``), so a token is the place
-  itself and reads can be bounded. ``{"t": token, "n": messages before, "b": bytes before}``.
+  itself and reads can be bounded. ``[messages before, bytes before, incarnation]``: the token of
+  such a server is made of the bytes. The incarnation is the life of the stream's name that was
+  read; a place of one life says nothing about another.
 * counted: any other server. The place is so many messages behind the token, which was the nearest
   that the server gave. ``{"t": token, "n": messages before the token, "k": before the place}``.
 
@@ -11,17 +13,20 @@ Spark logs the end of a batch before it runs, but neither the start of the first
 stream found later. So each end carries, for such a stream, where its rows begin (``from``), and
 the first start is a constant. The layout of partitions is logged, too (``cut``): a batch that is
 run again after somebody changed an option still has the same partitions, on which the sink's
-producer ids depend.
+producer ids depend. ``leaving`` names streams that may go without a loss: closed or of limited
+lifetime, and read to their end.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
+from durastreamd.protocol.offsets import mint
 from durastreamd.spark.errors import CheckpointError
 
-VERSION = 1
+VERSION = 2
+_READ = (1, VERSION)  # the first one named no incarnation, and gathered no streams
 
 Json = dict[str, object]
 
@@ -34,24 +39,30 @@ class StreamPlace:
     number: int  # messages before it
     byte: int = -1  # bytes before it; -1 if the server does not tell
     token_number: int = -1  # counted: messages before the token
+    incarnation: str = ""  # of the stream; empty if nobody told
 
     @property
     def told(self) -> bool:
         """Tell whether the token is this very place."""
         return self.byte >= 0
 
-    def to_json(self) -> Json:
+    def to_json(self) -> object:
         """Return it as it stands in the checkpoint."""
+        if self.told and self.token == mint(self.byte):
+            return [self.number, self.byte, self.incarnation]
         if self.told:
-            return {"t": self.token, "n": self.number, "b": self.byte}
+            counts = {"t": self.token, "n": self.number, "b": self.byte}
+            return {**counts, "i": self.incarnation}
         return {"t": self.token, "n": self.token_number, "k": self.number}
 
     @classmethod
     def of(cls, found: object) -> "StreamPlace":
         """Read it back."""
         match found:
-            case {"t": str(token), "n": int(number), "b": int(byte)}:
-                return cls(token, number, byte)
+            case [int(number), int(byte), str(incarnation)]:
+                return cls(mint(byte), number, byte, incarnation=incarnation)
+            case {"t": str(token), "n": int(number), "b": int(byte), **rest}:
+                return cls(token, number, byte, incarnation=str(rest.get("i", "")))
             case {"t": str(token), "n": int(before), "k": int(number)}:
                 return cls(token, number, token_number=before)
             case _:
@@ -85,6 +96,9 @@ class Cut:
 
     partitions_min: int = 0
     bytes_max: int = 0
+    # Small streams share a partition, up to so many bytes and streams; 0: each has its own.
+    shared_bytes: int = 0
+    shared_streams: int = 0
 
 
 @dataclass
@@ -95,28 +109,28 @@ class Offset:
     begins: dict[str, Begin] = field(default_factory=dict)
     cut: Cut = Cut()
     first: bool = False  # the constant before the first batch
+    leaving: set[str] = field(default_factory=set)
 
     def to_json(self) -> Json:
         """Return it for the checkpoint; streams in order, since Spark compares the text."""
-        streams: Json = {}
-        for name in sorted(self.places):
-            entry = self.places[name].to_json()
-            if name in self.begins:
-                begin = self.begins[name]
-                entry["from"] = begin.place.to_json()
-                if begin.snapshot:
-                    entry["snapshot"] = begin.snapshot
-            streams[name] = entry
         if self.first:
             return {"v": VERSION, "streams": {}}
-        cut = [self.cut.partitions_min, self.cut.bytes_max]
-        return {"v": VERSION, "cut": cut, "streams": streams}
+        made: Json = {"v": VERSION, "cut": [*astuple(self.cut)]}
+        made["streams"] = {name: self.places[name].to_json() for name in sorted(self.places)}
+        if self.begins:
+            made["from"] = {
+                name: [begin.place.to_json(), begin.snapshot]
+                for name, begin in sorted(self.begins.items())
+            }
+        if self.leaving:
+            made["leaving"] = sorted(self.leaving)
+        return made
 
     @classmethod
     def of(cls, found: Mapping[str, object]) -> "Offset":
         """Read it back."""
         streams = found.get("streams")
-        if found.get("v") != VERSION or not isinstance(streams, dict):
+        if found.get("v") not in _READ or not isinstance(streams, dict):
             message = (
                 f"The checkpoint was not written by this version of format durastream: "
                 f"{json.dumps(found)[:200]}"
@@ -126,14 +140,28 @@ class Offset:
         match found.get("cut"):
             case [int(partitions), int(size)]:
                 made.cut = Cut(partitions, size)
+            case [int(partitions), int(size), int(shared), int(count)]:
+                made.cut = Cut(partitions, size, shared, count)
             case _:
                 pass
-        for name, entry in streams.items():
-            made.places[name] = StreamPlace.of(entry)
-            if "from" in entry:
-                snapshot = entry.get("snapshot", "")
-                made.begins[name] = Begin(StreamPlace.of(entry["from"]), snapshot)
+        made.places = {name: StreamPlace.of(entry) for name, entry in streams.items()}
+        begins = found.get("from")
+        made.begins = dict(_begins(begins if isinstance(begins, dict) else streams))
+        leaving = found.get("leaving")
+        made.leaving = set(map(str, leaving)) if isinstance(leaving, list) else set()
         return made
+
+
+def _begins(found: Mapping[str, object]) -> Iterator[tuple[str, Begin]]:
+    """Yield where streams begin; the first version wrote it beside their ends."""
+    for name, entry in found.items():
+        match entry:
+            case [place, str(snapshot)]:
+                yield name, Begin(StreamPlace.of(place), snapshot)
+            case {"from": place, **rest}:
+                yield name, Begin(StreamPlace.of(place), str(rest.get("snapshot", "")))
+            case _:
+                pass
 
 
 def initial() -> Json:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from durastreamd.client import Client, Reply, ServerRefusedError, shared_client
 from durastreamd.protocol.content_type import DEFAULT, is_json
+from durastreamd.protocol.offsets import mint
 from durastreamd.spark.errors import ContentError, OptionError
 from durastreamd.spark.options import SourceOptions, names_of, pattern_of
 from durastreamd.spark.server.answers import elements, ended_lines
@@ -31,6 +32,12 @@ class StreamInfo:
     content_type: str
     snapshot: str = ""  # the offset of its latest snapshot
     closed: bool = False
+    mortal: bool = False  # it has a lifetime
+
+    @property
+    def incarnation(self) -> str:
+        """Return which life of its name it is."""
+        return self.tail.incarnation
 
 
 class Listed(NamedTuple):
@@ -38,6 +45,7 @@ class Listed(NamedTuple):
 
     byte: int = -1  # where it ends; -1 if nobody said
     closed: bool = False
+    info: StreamInfo | None = None  # all there is to know; None: ask the stream itself
 
 
 def is_textual(content_type: str) -> bool:
@@ -73,9 +81,7 @@ class ServerStreams:
             listing = self.client.get_json(url + (f"&after={quote(after)}" if after else ""))
             rows = listing.get("streams")
             for row in rows if isinstance(rows, list) else ():
-                tail = row.get("tail_offset")
-                byte = tail if isinstance(tail, int) else -1
-                found[str(row["stream_id"])] = Listed(byte, row.get("status") == "Closed")
+                found[str(row["stream_id"])] = _row(row)
             after = str(listing.get("next_cursor") or "")
             if not listing.get("has_more") or not after:
                 return found
@@ -101,16 +107,22 @@ class ServerStreams:
             return StreamInfo(
                 StreamPlace("-1", 0, token_number=0), StreamPlace(tail, -1), kind, closed=closed
             )
-        count, size = headers["stream-message-count"], headers["stream-byte-count"]
-        return StreamInfo(first, StreamPlace(tail, int(count), int(size)), kind, snapshot, closed)
+        count, size = int(headers["stream-message-count"]), int(headers["stream-byte-count"])
+        end = StreamPlace(tail, count, size, incarnation=first.incarnation)
+        mortal = "stream-ttl" in headers or "stream-expires-at" in headers
+        return StreamInfo(first, end, kind, snapshot, closed, mortal)
 
-    def find(self, name: str, by: str, what: str | int) -> StreamPlace | None:
-        """Look a place up, by ``at``, ``at-message``, ``at-byte`` or ``at-offset``."""
-        return _found(self.client.head(f"{self.url(name)}?{by}={quote(str(what))}"))
+    def find(self, name: str, by: str, what: str | int, life: str = "") -> StreamPlace | None:
+        """Look a place up, by ``at``, ``at-message``, ``at-byte`` or ``at-offset``.
 
-    def find_told(self, name: str, by: str, what: str | int) -> StreamPlace:
+        With a ``life`` of the name only there: another one answers 412.
+        """
+        only = f"&incarnation={quote(life)}" if life else ""
+        return _found(self.client.head(f"{self.url(name)}?{by}={quote(str(what))}{only}"))
+
+    def find_told(self, name: str, by: str, what: str | int, life: str = "") -> StreamPlace:
         """Look a place up on a server that is known to tell."""
-        found = self.find(name, by, what)
+        found = self.find(name, by, what, life)
         if found is None:
             message = (
                 f"The server of stream {name} does not look up places; "
@@ -187,4 +199,31 @@ def _found(reply: Reply) -> StreamPlace | None:
     number, byte = headers.get("stream-at-message"), headers.get("stream-at-byte")
     if number is None or byte is None:
         return None
-    return StreamPlace(headers["stream-at-offset"], int(number), int(byte))
+    life = headers.get("stream-incarnation", "")
+    return StreamPlace(headers["stream-at-offset"], int(number), int(byte), incarnation=life)
+
+
+def _row(row: dict[str, object]) -> Listed:
+    """Return what a row of a listing tells; an older server tells less."""
+    closed = row.get("status") == "Closed"
+    match row:
+        case {
+            "content_type": str(kind),
+            "incarnation": str(life),
+            "first_offset": str(first),
+            "next_offset": str(token),
+            "byte_count": int(byte),
+            "message_count": int(count),
+        }:
+            info = None
+            if first == mint(0):  # else only the stream knows which message is its first one now
+                begin = StreamPlace(first, 0, 0, incarnation=life)
+                end = StreamPlace(token, count, byte, incarnation=life)
+                mortal = "ttl_ms" in row or "expires_at_ms" in row
+                snapshot = str(row.get("snapshot_offset", ""))
+                info = StreamInfo(begin, end, kind, snapshot, closed, mortal)
+            return Listed(byte, closed, info)
+        case {"tail_offset": int(byte)}:
+            return Listed(byte, closed)
+        case _:
+            return Listed(closed=closed)

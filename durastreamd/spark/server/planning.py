@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from pyspark.sql.datasource import InputPartition
 
+from durastreamd.client import ServerRefusedError
 from durastreamd.spark.errors import ContentError, DataLossError, OptionError
 from durastreamd.spark.options import SourceOptions, places
 from durastreamd.spark.server.offsets import Begin, Cut, MessageRange, Offset, StreamPlace, shares
@@ -21,15 +22,27 @@ from durastreamd.spark.server.places import Listed, ServerStreams, StreamInfo, i
 logger = logging.getLogger(__name__)
 
 
+# Streams that share a task: so much work that the task is worth it, and a second of requests.
+SHARED_BYTES = 4 * 1024 * 1024
+SHARED_STREAMS = 1000
+
+
 @dataclass
-class Slice(InputPartition):
-    """What one task reads: a part of one stream."""
+class Slice:
+    """A part of one stream."""
 
     stream: str
     url: str
     begin: StreamPlace
     end: StreamPlace
     snapshot: str = ""  # deliver the snapshot at this offset first
+
+
+@dataclass
+class ReadPart(InputPartition):
+    """What one task reads: a part of a stream, or several small streams."""
+
+    slices: tuple[Slice, ...]
 
 
 @dataclass(frozen=True)
@@ -52,30 +65,40 @@ class Planner:
         self._targets: dict[str, StreamInfo] | None = None  # Trigger.AvailableNow
         self._served_s = time.monotonic()
         self.watched: dict[str, str] = {}  # URL to offset, of streams that may still grow
+        self.latest: dict[str, StreamPlace] = {}  # where each stream ended at the last look
+        self._mortal: dict[str, StreamPlace] = {}  # those that may go, and where they end
 
     # --- a batch of a streaming query ---
 
     def freeze(self) -> None:
         """Let no data after this moment into any batch."""
-        found = {name: self._streams.look(name) for name in self._streams.names()}
+        found = {name: self._asked(name, listed) for name, listed in self._named().items()}
         self._targets = {name: look for name, look in found.items() if look is not None}
 
     def progress(self, start: Offset, bounds: Bounds) -> Offset:
         """Return how far the next batch goes; the places of ``start`` if there is nothing new."""
-        names = self._streams.names() if self._targets is None else dict.fromkeys(self._targets)
-        cut = Cut(self._options.min_partitions, self._options.max_bytes_per_partition)
+        names = self._named(start)
+        if self._targets is not None:
+            names = {name: names.get(name, Listed()) for name in self._targets}
+        cut = Cut(
+            self._options.min_partitions,
+            self._options.max_bytes_per_partition,
+            SHARED_BYTES,
+            SHARED_STREAMS,
+        )
         end = Offset({}, {}, cut)
         tails: dict[str, StreamPlace] = {}
-        self.watched = {}
+        self.watched, self.latest = {}, {}
         for name, listed in names.items():
             known = start.places.get(name)
-            if known is not None and listed is not None and listed.byte == known.byte >= 0:
-                end.places[name] = known
+            if known is not None and _at_rest(known, listed):
+                end.places[name] = self.latest[name] = known
                 self._watch(name, known, listed)
+                self._note_mortal(name, known, listed.info)
                 continue
-            look = self._look(name)
+            look = self._look(name, listed)
             if look is None:
-                if known is not None or self._listed_once(name):
+                if name not in start.leaving and (known is not None or self._asked_by_name):
                     self._lose(f"Stream {name} is not there.")
                 continue
             self._check_content(name, look)
@@ -83,12 +106,42 @@ class Planner:
             if known is None or begin != Begin(known):
                 end.begins[name] = begin
             end.places[name] = begin.place
-            tails[name] = self._tail(name, begin.place, look, bounds)
+            tails[name] = self.latest[name] = self._tail(name, begin.place, look, bounds)
             self._watch(name, tails[name], Listed(closed=look.closed))
+            self._note_mortal(name, tails[name], look)
         self._note_vanished(start, names)
         if not self._waits(start, end, tails, bounds):
             self._admit(end, tails, bounds)
+        self._note_leaving(start, end)
         return self._unless_unchanged(start, end)
+
+    def _named(self, start: Offset | None = None) -> dict[str, Listed]:
+        """Return the streams to read; a bucket that has gone takes all it held with it."""
+        try:
+            return self._streams.names()
+        except ServerRefusedError as exc:
+            if exc.status != 404:
+                raise
+            if start is None or not start.places:
+                message = f"There is no bucket {self._options.bucket}: {exc}"
+                raise OptionError(message) from exc
+            self._lose(f"Bucket {self._options.bucket} is not there any more.")
+            return {}
+
+    def _note_mortal(self, name: str, tail: StreamPlace, look: StreamInfo | None) -> None:
+        """Remember a stream that may go: closed, so that nothing follows, or of a lifetime."""
+        if look is not None and (look.closed or look.mortal):
+            self._mortal[name] = tail
+        elif look is not None:
+            self._mortal.pop(name, None)
+
+    def _note_leaving(self, start: Offset, end: Offset) -> None:
+        """Write down which streams are read to their end and may go without a loss."""
+        for name, place in end.places.items():
+            if self._mortal.get(name) == place or (
+                name in start.leaving and start.places.get(name) == place
+            ):
+                end.leaving.add(name)
 
     def _unless_unchanged(self, start: Offset, end: Offset) -> Offset:
         """Leave out streams found later that have nothing yet: they would make empty batches."""
@@ -97,20 +150,28 @@ class Planner:
                 idle = end.places[name] == end.begins[name].place
                 if name not in start.places and idle and not end.begins[name].snapshot:
                     del end.begins[name], end.places[name]
-            if end.places == start.places and not end.begins:
+            gone = start.places.keys() - end.places.keys()
+            kept = {name: start.places[name] for name in start.places if name not in gone}
+            # Those that may leave are left out with the next batch; they make none by themselves.
+            if end.places == kept and not end.begins and gone <= start.leaving:
                 return start
         self._served_s = time.monotonic()
         return end
 
-    def _look(self, name: str) -> StreamInfo | None:
-        look = self._streams.look(name)
+    def _asked(self, name: str, listed: Listed) -> StreamInfo | None:
+        return listed.info or self._streams.look(name)
+
+    def _look(self, name: str, listed: Listed) -> StreamInfo | None:
+        look = self._asked(name, listed)
         if look is None or self._targets is None:
             return look
         # The tail is that of the beginning, the floor is that of now.
-        return replace(look, tail=self._targets[name].tail)
+        target = self._targets[name]
+        return replace(look, tail=target.tail) if target.incarnation == look.incarnation else look
 
-    def _listed_once(self, name: str) -> bool:
-        """Tell whether a stream was asked for by name, so that its absence is an error."""
+    @property
+    def _asked_by_name(self) -> bool:
+        """Tell whether streams were asked for by name, so that the absence of one is an error."""
         return bool(self._streams.site.name or self._options.subscribe)
 
     def _watch(self, name: str, place: StreamPlace, listed: Listed) -> None:
@@ -120,7 +181,7 @@ class Planner:
     def _note_vanished(self, start: Offset, names: Mapping[str, object]) -> None:
         if self._options.bucket and not self._options.subscribe and self._targets is None:
             for name in start.places:
-                if name not in names:
+                if name not in names and name not in start.leaving:
                     self._lose(f"Stream {name} of the bucket is not there any more.")
 
     # --- where reading begins ---
@@ -154,6 +215,16 @@ class Planner:
         """Return where to go on: at ``place`` if it can still be read."""
         if not place.told or not look.first.told:
             return Begin(place)
+        if not place.incarnation:  # of a checkpoint that does not say: taken for the present one
+            place = replace(place, incarnation=look.incarnation)
+        if place.incarnation != look.incarnation:
+            self._lose(
+                f"Stream {name} was deleted and made anew since it was read up to message "
+                f"{place.number}; the new one is another stream."
+            )
+            if look.snapshot:
+                return self._folded(name, look, "is to be read from its beginning")
+            return Begin(look.first)
         if place.number > look.tail.number or place.byte > look.tail.byte:
             self._lose(
                 f"Stream {name} ends at message {look.tail.number}, before {place.number}, up to "
@@ -249,10 +320,10 @@ class Planner:
             else places("endingOffsets", options.ending_offsets)
         )
         found = []
-        for name in self._streams.names():
-            look = self._streams.look(name)
+        for name, listed in self._named().items():
+            look = self._asked(name, listed)
             if look is None:
-                if self._listed_once(name):
+                if self._asked_by_name:
                     self._lose(f"Stream {name} is not there.")
                 continue
             self._check_content(name, look)
@@ -282,31 +353,65 @@ class Planner:
 
     # --- cutting ---
 
-    def slices(self, found: list[MessageRange], cut: Cut) -> list[Slice]:
+    def parts(self, found: list[MessageRange], cut: Cut) -> list[ReadPart]:
         """Cut ranges into partitions: a pure function of its arguments and of bytes that stay."""
         total = sum(_size(each) for each in found)
-        made: list[Slice] = []
+        shared = cut.shared_bytes
+        if cut.partitions_min:
+            shared = min(shared, total // cut.partitions_min)
+        if cut.bytes_max:
+            shared = min(shared, cut.bytes_max)
+        made: list[ReadPart] = []
+        held: list[Slice] = []  # of small streams, for one task
+        size = 0
         for each in found:
-            size = _size(each)
-            count = -(-size // cut.bytes_max) if cut.bytes_max else 1
-            if cut.partitions_min > len(found) and total:
-                count = max(count, round(cut.partitions_min * size / total))
-            edges = self._edges(each, count) if count > 1 else [each.begin.place, each.end]
-            url, snapshot = self._streams.url(each.stream), each.begin.snapshot
-            for begin, end in pairwise(edges):
-                made.append(Slice(each.stream, url, begin, end, snapshot))
-                snapshot = ""
-        return made
+            slices = self._slices(each, self._count(each, cut, len(found), total))
+            if len(slices) > 1 or _size(each) > shared:
+                made += [ReadPart((one,)) for one in slices]
+                continue
+            if held and (size + _size(each) > shared or len(held) >= cut.shared_streams):
+                made.append(ReadPart(tuple(held)))
+                held, size = [], 0
+            held += slices
+            size += _size(each)
+        return [*made, ReadPart(tuple(held))] if held else made
+
+    def _count(self, each: MessageRange, cut: Cut, ranges: int, total: int) -> int:
+        size = _size(each)
+        count = -(-size // cut.bytes_max) if cut.bytes_max else 1
+        if cut.partitions_min > ranges and total:
+            count = max(count, round(cut.partitions_min * size / total))
+        return count
+
+    def _slices(self, each: MessageRange, count: int) -> list[Slice]:
+        edges = self._edges(each, count) if count > 1 else [each.begin.place, each.end]
+        url, snapshot = self._streams.url(each.stream), each.begin.snapshot
+        return [
+            Slice(each.stream, url, begin, end, snapshot if begin == edges[0] else "")
+            for begin, end in pairwise(edges)
+        ]
 
     def _edges(self, each: MessageRange, count: int) -> list[StreamPlace]:
         begin, end = each.begin.place, each.end
         edges = [begin]
         for part in range(1, count):
             byte = begin.byte + _size(each) * part // count
-            place = self._streams.find_told(each.stream, "at-byte", byte)
+            try:
+                place = self._streams.find_told(each.stream, "at-byte", byte, end.incarnation)
+            except ServerRefusedError as exc:
+                if exc.status not in (404, 410, 412):
+                    raise
+                break  # what is left of it, if anything, the task says better
             if edges[-1].byte < place.byte < end.byte:
                 edges.append(place)
         return [*edges, end]
+
+
+def _at_rest(known: StreamPlace, listed: Listed) -> bool:
+    """Tell whether a listing shows that nothing has happened since a place."""
+    if listed.byte != known.byte or known.byte < 0:
+        return False
+    return listed.info is None or listed.info.incarnation == known.incarnation
 
 
 def _size(each: MessageRange) -> int:

@@ -37,6 +37,7 @@ from durastreamd.client import (
     Watch,
     shared_client,
 )
+from durastreamd.protocol import problems
 from durastreamd.protocol.content_type import is_json
 from durastreamd.spark.arrow import RecordBatch
 from durastreamd.spark.errors import ContentError, DataLossError
@@ -45,9 +46,16 @@ from durastreamd.spark.rows import Messages, RowMaker, gathered, messages_of
 from durastreamd.spark.schema import OFFSET, SNAPSHOT, STREAM, VALUE, check_columns, is_text
 from durastreamd.spark.server import offsets
 from durastreamd.spark.server.answers import ACCEPT, FRAMED, LINES, framed, lines, split_lines
-from durastreamd.spark.server.offsets import Cut, Offset
+from durastreamd.spark.server.offsets import Cut, Offset, StreamPlace
 from durastreamd.spark.server.places import ServerStreams, is_textual
-from durastreamd.spark.server.planning import Bounds, Planner, Slice
+from durastreamd.spark.server.planning import (
+    SHARED_BYTES,
+    SHARED_STREAMS,
+    Bounds,
+    Planner,
+    ReadPart,
+    Slice,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +87,8 @@ def _any_binary(options: SourceOptions) -> bool:
     client = Client(replace(settings, retry_s=min(settings.retry_s, LOAD_RETRY_S_MAX)))
     streams = ServerStreams(options, client)
     try:
-        for name in streams.names():
-            look = streams.look(name)
+        for name, listed in streams.names().items():
+            look = listed.info or streams.look(name)
             if look is not None and not is_textual(look.content_type):
                 return True
     finally:
@@ -108,15 +116,14 @@ class BatchReader(DataSourceReader):
         options = self._task.options
         streams = ServerStreams(options, shared_client(self._task.settings))
         planner = Planner(options, streams, text=is_text(self._task.schema))
-        cut = Cut(options.min_partitions, options.max_bytes_per_partition or BATCH_CUT_BYTES)
-        found: list[InputPartition] = []
-        found += planner.slices(planner.everything(), cut)
-        return found
+        bytes_max = options.max_bytes_per_partition or BATCH_CUT_BYTES
+        cut = Cut(options.min_partitions, bytes_max, SHARED_BYTES, SHARED_STREAMS)
+        return [*planner.parts(planner.everything(), cut)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Read one partition: in a task."""
         # An empty list of partitions becomes one partition that is none of ours.
-        return self._task.read(partition) if isinstance(partition, Slice) else iter(())
+        return self._task.read(partition) if isinstance(partition, ReadPart) else iter(())
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -128,6 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._watch: Watch | None = None
         self._frozen = False
+        self._latest: dict[str, object] | None = None
 
     def _plan(self) -> Planner:
         if self._planner is None:
@@ -166,6 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._watch is not None:
                 self._watch.wait(planner.watched, self._task.options.poll_timeout_ms / 1000)
             end = planner.progress(known, bounds)
+        self._latest = _report(planner.latest, end)
         return start if end is known else end.to_json()
 
     def _bounds(self, limit: ReadLimit) -> Bounds:
@@ -181,20 +190,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
-        """Return where the streams end, for the progress that Spark reports."""
-        watched = self._plan().watched
-        return {"tails": dict(sorted(watched.items()))} if watched else None
+        """Return where the streams end and how far the last batch is behind, for Spark's progress.
+
+        The same shape as an offset, so that one can be subtracted from the other.
+        """
+        return self._latest
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         """Cut a batch: from its offsets alone."""
         until = Offset.of(end)
-        found: list[InputPartition] = []
-        found += self._plan().slices(offsets.ranges(Offset.of(start), until), until.cut)
-        return found
+        return [*self._plan().parts(offsets.ranges(Offset.of(start), until), until.cut)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Read one partition: in a task."""
-        return self._task.read(cast(Slice, partition))
+        return self._task.read(cast(ReadPart, partition))
 
     def commit(self, end: dict[str, object]) -> None:
         """Nothing to do: a server keeps no place for its readers."""
@@ -221,9 +230,10 @@ class ReadTask:
         # Taken here, in the driver: a token from the environment is not in the executors'.
         self.settings = options.client_settings()
 
-    def read(self, part: Slice) -> Iterator[RecordBatch]:
-        """Yield the rows of a slice."""
-        return gathered(self._rows(RowMaker(self.schema, self.options.member_options()), part))
+    def read(self, part: ReadPart) -> Iterator[RecordBatch]:
+        """Yield the rows of a partition."""
+        maker = RowMaker(self.schema, self.options.member_options())
+        return gathered(batch for each in part.slices for batch in self._rows(maker, each))
 
     def _rows(self, maker: RowMaker, part: Slice) -> Iterator[RecordBatch]:
         client = shared_client(self.settings)
@@ -250,7 +260,7 @@ class ReadTask:
             self._lost(part, exc)
 
     def _lost(self, part: Slice, exc: DataLossError | ServerRefusedError) -> None:
-        if isinstance(exc, ServerRefusedError) and exc.status not in (404, 410):
+        if isinstance(exc, ServerRefusedError) and not _is_loss(exc):
             raise exc
         if self.options.fail_on_data_loss:
             message = (
@@ -279,12 +289,31 @@ class ReadTask:
             token = after
 
 
+def _is_loss(exc: ServerRefusedError) -> bool:
+    """Tell whether what was asked for is not there, or no place of the stream that is."""
+    return exc.status in (404, 410, 412) or exc.name == problems.INVALID_OFFSET.code
+
+
+def _report(latest: dict[str, StreamPlace], end: Offset) -> dict[str, object] | None:
+    if not latest:
+        return None
+    pairs = [(latest[name], end.places[name]) for name in latest if name in end.places]
+    made = Offset(latest).to_json()
+    made["behind"] = {
+        "messages": sum(max(tail.number - place.number, 0) for tail, place in pairs),
+        "bytes": sum(max(tail.byte - place.byte, 0) for tail, place in pairs),
+    }
+    return made
+
+
 def _told(client: Client, part: Slice) -> Iterator[Messages]:
     """Yield the messages of a bounded range; a connection lost in the midst is taken up again."""
     token, page_number, number = part.begin.token, part.begin.number, part.begin.number
     patience = Patience(client.settings)
     while token != part.end.token and number <= part.end.number:
         url = f"{part.url}?offset={quote(token)}&end={quote(part.end.token)}"
+        if part.end.incarnation:  # never of another life of the name
+            url += f"&incarnation={quote(part.end.incarnation)}"
         try:
             with client.reading(url, {"Accept": ACCEPT}) as body:
                 for messages in _messages(body, page_number):
