@@ -1,7 +1,7 @@
-"""Writes shell completions of durastreamd and dsadmin, made from their parsers.
+"""Writes shell completions of durastreamd, dsadmin and ds, made from their parsers.
 
 Run as ``python tools/completions.py OUTDIR``. Below it: ``bash/dsadmin``, ``zsh/_dsadmin``,
-``fish/dsadmin.fish`` and the same for durastreamd, under the names the shells look for.
+``fish/dsadmin.fish`` and the same for durastreamd and ds, under the names the shells look for.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import shtab
 
 from durastreamd import cli as server
 from durastreamd.admin import cli as admin
+from durastreamd.ds import cli as streams
 
 NAMES = {"bash": "{}", "zsh": "_{}", "fish": "{}.fish"}
 # What is completed is known by how the argument is called in the help text.
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: completions.py OUTDIR\n")
         return 2
     for shell, name in NAMES.items():
-        for made in (server.parser(), admin.parser()):
+        for made in (server.parser(), admin.parser(), streams.parser()):
             path = Path(arguments[0]) / shell / name.format(made.prog)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(completion(made, shell), encoding="utf-8")

@@ -58,9 +58,9 @@ def checked(url: str) -> str:
     return url
 
 
-def resolve(given: str | None) -> str:
+def resolve(given: str | None, server: str | None = None) -> str:
     """Return the URL that a URL, a path or a stream's name stands for, beside $STREAM_URL."""
-    base = checked(os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+    base = checked(server or os.environ.get(URL_VARIABLE) or DEFAULT_URL)
     if given is None:
         return base.rstrip("/")
     if "://" in given or given.startswith("unix:"):

@@ -17,11 +17,12 @@ from typing import Self
 from durastreamd.client.address import split
 from durastreamd.client.client import Body, Reply
 from durastreamd.client.connections import BROKEN
-from durastreamd.client.errors import ClientError
+from durastreamd.client.errors import ClientError, ServerRefusedError
 from durastreamd.client.flows import json_text
 from durastreamd.client.pipeline import Pipeline
 from durastreamd.client.producer_state import Outgoing, StateFile
 from durastreamd.client.producing import Judged, ProducerCore, ProducerLimits, opened
+from durastreamd.client.retry import is_unsure
 from durastreamd.client.stream import DurableStream
 from durastreamd.protocol.content_type import is_json
 
@@ -125,6 +126,16 @@ class IdempotentProducer:
         self._core.state.mark = mark
         self._save()
 
+    def give_up(self) -> bool:
+        """Forget what a server refused for good; tell whether that was possible.
+
+        It is not where something was sent and nobody said what became of it.
+        """
+        given_up = self._core.give_up()
+        if given_up:
+            self._save()
+        return given_up
+
     def _send_ready(self) -> None:
         core = self._core
         if core.state.pending and not self._flight:
@@ -192,6 +203,9 @@ class IdempotentProducer:
             while True:
                 try:
                     reply = client.ask(self._core.ask(batch))
+                except ServerRefusedError as exc:
+                    batch.unsure = batch.unsure or is_unsure(exc)
+                    raise
                 except ClientError:
                     batch.unsure = True
                     raise

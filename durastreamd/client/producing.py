@@ -209,6 +209,20 @@ class ProducerCore:
             headers["Stream-Incarnation"] = self.state.incarnation
         return Ask("POST", self.state.url, headers, batch.body or None, (403, 409))
 
+    def give_up(self) -> bool:
+        """Take back the numbers of what was never stored; False if that is not known."""
+        pending = self.state.pending
+        if any(each.unsure for each in pending):
+            return False
+        numbered = [*pending, *self.ready]
+        if numbered:
+            self._next_seq = self.state.next_seq = numbered[0].seq
+        pending.clear()
+        self.ready.clear()
+        self._open, self._open_bytes = [], 0
+        self._open_mark = self.state.mark = ""
+        return True
+
     # --- what comes back ---
 
     def judge(self, batch: Outgoing, reply: Reply) -> Judged:

@@ -19,7 +19,7 @@ from durastreamd.client.errors import AnswerError, ReplacedError
 from durastreamd.client.messages import ACCEPT, Splitter, WholeSplitter, splitter
 from durastreamd.protocol.content_type import is_json, media_type
 
-_WRITTEN = re.compile(r"(?P<offset>[^+\s]+)(?:\+(?P<skip>[0-9]{1,15}))?")
+_WRITTEN = re.compile(r"(?:(?P<skip>[0-9]{1,15})@)?(?P<offset>[^@\s]+)")
 
 # So many answers in a row that bring nothing, each sooner than it could if somebody waited there,
 # are bearable; from then on there is a pause before the next request.
@@ -34,7 +34,7 @@ class Bookmark(NamedTuple):
     skip: int = 0
 
     def __str__(self) -> str:
-        return f"{self.offset}+{self.skip}" if self.skip else self.offset
+        return f"{self.skip}@{self.offset}" if self.skip else self.offset
 
     @classmethod
     def of(cls, text: str) -> "Bookmark":

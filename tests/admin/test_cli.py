@@ -166,7 +166,7 @@ def test_completions_are_made_for_each_shell_and_program(completed: Path) -> Non
     found = {str(path.relative_to(completed)) for path in completed.rglob("*") if path.is_file()}
     assert found == {
         "bash/dsadmin", "bash/durastreamd", "zsh/_dsadmin", "zsh/_durastreamd",
-        "fish/dsadmin.fish", "fish/durastreamd.fish",
+        "fish/dsadmin.fish", "fish/durastreamd.fish", "bash/ds", "zsh/_ds", "fish/ds.fish",
     }  # fmt: skip
     for path in completed.rglob("*sadmin*"):
         text = path.read_text()
@@ -183,6 +183,8 @@ def test_completions_are_made_for_each_shell_and_program(completed: Path) -> Non
         (["dsadmin", "ls", "--state", "o"], {"open"}),
         (["dsadmin", "--d"], {"--data-dir"}),
         (["durastreamd", "--in"], {"--init"}),
+        (["ds", "c"], {"create", "cat", "close"}),
+        (["ds", "append", "--no"], {"--no-state"}),
     ],
 )
 def test_bash_offers_what_can_follow(completed: Path, words: list[str], offered: set[str]) -> None:

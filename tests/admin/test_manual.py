@@ -50,8 +50,8 @@ def options(made: argparse.ArgumentParser) -> set[str]:
     }
 
 
-def below() -> dict[str, argparse.ArgumentParser]:
-    for action in parser()._actions:
+def below(made: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in made._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     raise AssertionError
@@ -64,7 +64,7 @@ def test_the_page_has_the_options_that_every_command_takes() -> None:
 
 @pytest.mark.parametrize("name", sorted(KNOWN))
 def test_the_page_has_the_options_of_a_command(name: str) -> None:
-    own = options(below()[name]) - options(parser())
+    own = options(below(parser())[name]) - options(parser())
     # Another command's option may be spoken of, as import speaks of export's.
     assert documented(name) == own
 

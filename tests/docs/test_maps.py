@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent.parent / "durastreamd"
-MAPPED = ("admin", "client", "http", "kit", "offline", "spark")
+MAPPED = ("admin", "client", "ds", "http", "kit", "offline", "spark")
 
 
 def parts_of(package: Path) -> set[str]:

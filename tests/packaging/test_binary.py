@@ -42,6 +42,7 @@ def fresh(built: Built, tmp_path: Path) -> EmptyRoot:
         (["/durastreamd"], "durastreamd"),
         (["/dsadmin"], "dsadmin"),
         (["/durastreamd", "admin"], "dsadmin"),
+        (["/durastreamd", "ds"], "ds"),
     ],
 )
 def test_both_commands_in_an_empty_root(root: EmptyRoot, words: list[str], told: str) -> None:

@@ -40,6 +40,7 @@ def test_it_holds_what_a_package_of_a_server_holds(unpacked: Path) -> None:
     names = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*")}
     assert {
         "etc/durastreamd/durastreamd.toml",
+        "usr/bin/ds",
         "usr/bin/dsadmin",
         "usr/bin/durastreamd",
         "usr/lib/systemd/system/durastreamd.service",
@@ -61,7 +62,7 @@ def _pages() -> list[Path]:
     return sorted((ROOT / "man").glob("*.[1-8]"))
 
 
-@pytest.mark.parametrize("name", ["durastreamd", "dsadmin"])
+@pytest.mark.parametrize("name", ["durastreamd", "dsadmin", "ds"])
 def test_both_commands_run_without_an_environment(unpacked: Path, name: str) -> None:
     done = run([str(unpacked / "usr/bin" / name), "--version"], {})
     assert (done.returncode, done.stderr) == (0, "")

@@ -15,6 +15,8 @@ from durastreamd.__main__ import main
         (["dsadmin"], "dsadmin"),
         (["./dsadmin"], "dsadmin"),
         (["durastreamd", "admin"], "dsadmin"),
+        (["/usr/bin/ds"], "ds"),
+        (["durastreamd", "ds"], "ds"),
     ],
 )
 def test_name_or_first_word(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,7 @@ def test_a_fresh_environment_runs_both_commands(built: Built, tmp_path: Path) ->
         ("durastreamd", "durastreamd"),
         ("dsadmin", "dsadmin"),
         ("durastreamd admin", "dsadmin"),
+        ("ds", "ds"),
     ):
         # From elsewhere and without PYTHONPATH: what is imported is what was installed.
         program, *words = command.split()

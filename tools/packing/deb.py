@@ -74,7 +74,7 @@ def _install_tree(python: Interpreter, gathered: Path, root: Path) -> None:
     trees.compile_program(python, home / trees.PROGRAM, rpath="$ORIGIN/lib")
     commands = root / "usr" / "bin"
     commands.mkdir(parents=True)
-    for name in ("durastreamd", "dsadmin"):
+    for name in ("durastreamd", "dsadmin", "ds"):
         (commands / name).symlink_to(f"../lib/durastreamd/{trees.PROGRAM}")
     doc = root / "usr" / "share" / "doc" / "durastreamd"
     _put(home / licences.FILE, doc / "copyright")

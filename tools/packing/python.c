@@ -1,7 +1,7 @@
 /*
  * The program of the tree: a Python that knows nothing but the directory it lies in.
  *
- * It is `durastreamd` and `dsadmin`, told apart by argv[0] in durastreamd/__main__.py. No variable
+ * It is `durastreamd`, `dsadmin` and `ds`, told apart by argv[0] in durastreamd/__main__.py. No variable
  * of the environment, no site directory and no Python of the host has a say; text is UTF-8 whatever
  * the locale. The directory is found from the path that was executed, so that /proc is not needed.
  */

@@ -1,6 +1,6 @@
 """The tree: the program, a Python of its own, the packages, and the shared libraries of all.
 
-    durastreamd            the program (python.c); dsadmin is a link to it
+    durastreamd            the program (python.c); dsadmin and ds are links to it
     lib/                   shared libraries, and the loader where the C library is brought along
     python/stdlib/         the standard library as bytecode, extension modules beside it
     python/packages/       durastreamd and what it depends on
