@@ -1,5 +1,6 @@
 """Every section and setting, with defaults and reasons; the sections of lower layers included."""
 
+import ipaddress
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal, NamedTuple, get_type_hints
 
@@ -22,6 +23,15 @@ class ServerOptions:
         "names clients may call it by, besides loopback ones and those in listen; *: any, auto: "
         "any if tokens are needed or other hosts can connect",
     ] = (AUTO,)
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        "addresses and networks of proxies whose word on their clients is taken; unix: whoever "
+        "connects to a unix socket",
+    ] = ()
+    forwarding: Annotated[
+        Literal["x-forwarded", "forwarded"],
+        "x-forwarded: they write X-Forwarded-For, -Proto and -Host; forwarded: RFC 7239",
+    ] = "x-forwarded"
     data_dir: Annotated[
         str, "made if it is not there; empty: $STATE_DIRECTORY, else ./durastream-data"
     ] = ""
@@ -29,6 +39,9 @@ class ServerOptions:
     drain_s: Annotated[float, "how long running requests may take to end after SIGTERM"] = 10.0
 
     def __post_init__(self) -> None:
+        for each in self.trusted_proxies:
+            if each != "unix":
+                ipaddress.ip_network(each)  # which says by itself what is wrong with it
         for name in self.hosts:
             if "/" in name or not name:
                 msg = f"hosts: {name!r} is not the name of a host, such as streams.example.org"

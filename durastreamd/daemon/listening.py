@@ -16,6 +16,7 @@ from durastreamd.errors import ListenError
 from durastreamd.http.listener import Listener, adopt, bind_tcp, open_unix, tls_context
 from durastreamd.notify import PassedSocket
 from durastreamd.service.access.options import check_exposure, is_local, read_jwt, read_tokens
+from durastreamd.service.access.proxies import Proxies
 from durastreamd.service.access.visitors import Visitors
 
 PORT_MAX = 65_535
@@ -185,6 +186,12 @@ def hosts_of(listeners: list[Listener]) -> list[str]:
     """Return the IP addresses that are listened on."""
     names = [listener.sock.getsockname() for listener in listeners]
     return [str(name[0]) for name in names if isinstance(name, tuple)]
+
+
+def proxies_of(config: Config) -> Proxies | None:
+    """Return whose word on their clients is taken, None if nobody's is."""
+    trusted = config.server.trusted_proxies
+    return Proxies(trusted, config.server.forwarding) if trusted else None
 
 
 def visitors_of(config: Config, hosts: list[str]) -> Visitors:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 # Sections and settings that SIGHUP puts in force; the rest is read at the start only.
 RELOADABLE = (
     *("log", "tls", "reads", "writes", "cors", "access", "disk", "scrub", "subscriptions"),
-    *("server.drain_s", "server.hosts"),
+    *("server.drain_s", "server.hosts", "server.trusted_proxies", "server.forwarding"),
 )
 
 # Looks at new settings and raises if they cannot be used; what it returns puts them in force and

@@ -24,6 +24,7 @@ from durastreamd.daemon.listening import (
     Taken,
     addresses,
     hosts_of,
+    proxies_of,
     take,
     tls_of,
     visitors_of,
@@ -151,6 +152,7 @@ class Daemon:
         self.names, self._hosts = addresses(listeners), hosts_of(listeners)
         self.app.admission.visitors = visitors_of(config, self._hosts)
         self.app.webhooks.local = all(is_local(host) for host in self._hosts)
+        self.app.admission.proxies = proxies_of(config)
         common = self.app.admission.visitors.common
         self.server = Server(
             listeners,
@@ -265,7 +267,8 @@ class Daemon:
         """Say who takes new settings; everything else needs a restart."""
         self.reloads.add(("log",), self._prepare_log)
         self.reloads.add(("reads", "writes"), self._prepare_limits)
-        self.reloads.add(("cors", "server.hosts"), self._prepare_visitors)
+        callers = ("server.hosts", "server.trusted_proxies", "server.forwarding")
+        self.reloads.add(("cors", *callers), self._prepare_visitors)
         self.reloads.add(("access",), self._prepare_access)
         self.reloads.add(("disk",), self._prepare_disk)
         self.reloads.add(("scrub",), self._prepare_scrub)
@@ -308,10 +311,10 @@ class Daemon:
 
     def _prepare_visitors(self, config: Config) -> Callable[[], None]:
         """Who is welcome depends on the tokens as well."""
-        visitors = visitors_of(config, self._hosts)
+        visitors, proxies = visitors_of(config, self._hosts), proxies_of(config)
 
         def apply() -> None:
-            self.app.admission.visitors = visitors
+            self.app.admission.visitors, self.app.admission.proxies = visitors, proxies
             self._refresh_server()
 
         return apply

@@ -42,6 +42,9 @@ class Request(Struct, gc=False):
     # Known to the transport only; it fills them in.
     scheme: str = "http"
     peer: str = ""
+    # Where a trusted proxy speaks for its client: who it is, and the name that the client used.
+    via: str = ""
+    public: str = ""
 
     @classmethod
     def to(

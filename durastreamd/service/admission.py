@@ -1,9 +1,9 @@
 """The one door: every request passes here, whichever way it goes on.
 
-Asked in this order: is the server meant, and may this page use it (``Visitors``); who asks, and may
-they (``Gate``); may anything be written now (``Guard``). Nothing of it waits, so the quick way and
-the ordinary one ask the same questions, once, and who is refused hears the same words and has the
-same line in the access log.
+Asked in this order: whom does a trusted proxy speak for (``Proxies``); is the server meant, and may
+this page use it (``Visitors``); who asks, and may they (``Gate``); may anything be written now
+(``Guard``). Nothing of it waits, so the quick way and the ordinary one ask the same questions,
+once, and who is refused hears the same words and has the same line in the access log.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from durastreamd.protocol.requests import ProblemError
 from durastreamd.service.access.gate import Gate, GateCounts, Permit
 from durastreamd.service.access.guard import SAFE, Guard
 from durastreamd.service.access.options import AccessOptions
+from durastreamd.service.access.proxies import Proxies
 from durastreamd.service.access.visitors import Visitors
 from durastreamd.service.answers import Answer
 from durastreamd.service.failures import Failure, problem_of, rendered
@@ -33,6 +34,7 @@ class Admission:
     ) -> None:
         self._streams = streams
         self.visitors = visitors or Visitors()
+        self.proxies: Proxies | None = None  # none is believed to speak for others
         self.gate: Gate | None = None  # nobody needs a token, and nobody's requests are counted
         self.guard = guard or Guard()
         self.access_log = access_log or AccessLog()

@@ -138,6 +138,8 @@ class App:
 
     async def _route(self, exchange: Exchange) -> None:
         request, admission = exchange.request, self.admission
+        if admission.proxies is not None:
+            admission.proxies.adopt(request)
         page = admission.visitors.admit(request)
         if page is not None:
             exchange.common = page.common
@@ -184,6 +186,8 @@ class App:
             reply(status, [*headers, *page.fields] if page else headers, content)
 
         try:
+            if admission.proxies is not None:
+                admission.proxies.adopt(request)
             page = admission.visitors.admit(request)
             admission.admit_to(request, place)
             ticket = writes.post(request, place.key, body)

@@ -154,7 +154,7 @@ class Writes:
             key, head.content_type, head.ttl_ms, head.expires_ms, head.closes, payload, fork, life
         )
         outcome = await self._stored(key, command)
-        location = f"{request.scheme}://{request.authority}{request.path}"
+        location = f"{request.scheme}://{request.public or request.authority}{request.path}"
         answer = answer_create(outcome, location)
         stream = self._streams.find(key)
         if isinstance(stream, Stream):

@@ -163,7 +163,7 @@ class Visitors:
 
     def _is_called(self, request: Request) -> bool:
         """Tell whether the server goes by the name a request was sent to, and remember it."""
-        if request.peer == UNIX and not self._unix_judged:
+        if (request.via or request.peer) == UNIX and not self._unix_judged:
             return True  # no page can name a socket; who connects is a proxy with names of its own
         name = name_of(request.authority)
         if name and not is_loopback(name) and name not in self._names:
