@@ -182,7 +182,7 @@ class SubscriptionRoutes:
             await self._judge(config)
             await self._webhooks.need_keys()
         base = self._subscribing.limits.public_url.rstrip("/")
-        base = base or f"{request.scheme}://{request.authority}"
+        base = base or f"{request.scheme}://{request.public or request.authority}"
         made = _unless_refused(await self._subscribing.put(root, name, config, base))
         found, new = made
         await self._send(exchange, 201 if new else 200, self._described(found))
