@@ -34,6 +34,7 @@ from durastreamd.model.records import (
     Delete,
     Publish,
     Record,
+    Retain,
     Snapshot,
     Touch,
 )
@@ -193,7 +194,7 @@ class Engine:
             self.subscriptions.created(self.namespace.by_id[stream])
             self.applied_id = max(self.applied_id, stream)
             self.placements[stream] = log.placement_at(record.start)
-        elif isinstance(record, Publish | Delete):
+        elif isinstance(record, Publish | Delete | Retain):
             # A deletion that is kept for forks: what none of them reads goes, too.
             self.trimmed[stream] = None
             self._pass_over(before)
@@ -464,7 +465,7 @@ def fold(reader: IndexReader, state_at: int, *, without_state: int = 0) -> Strea
             folded = Stream(record)
             folded.lsn = entry.frame.lsn
             folded.detail = Detail()
-        elif folded is not None and isinstance(record, Append | Publish | Touch):
+        elif folded is not None and isinstance(record, Append | Publish | Touch | Retain):
             apply(folded, record, entry.frame.lsn)
         elif folded is not None and isinstance(record, Delete):
             folded.gone = True

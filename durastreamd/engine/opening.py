@@ -48,6 +48,7 @@ from durastreamd.model.records import (
     Mark,
     Publish,
     Record,
+    Retain,
     Touch,
     UnreadableRecordError,
 )
@@ -235,7 +236,7 @@ class _Opening:
             self._skip(frame)
             return
         stream = engine.namespace.by_id.get(frame.stream)
-        if isinstance(record, Touch | Publish):
+        if isinstance(record, Touch | Publish | Retain):
             self._suspects.add(frame.stream)
         if not self._applies(record, stream, frame.lsn, commit):
             self._skip(frame, keep=False)

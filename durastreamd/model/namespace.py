@@ -35,6 +35,7 @@ from durastreamd.model.records import (
     Mark,
     Publish,
     Record,
+    Retain,
     Snapshot,
     Touch,
 )
@@ -342,8 +343,9 @@ class Namespace:
             apply(stream, record, lsn)
             self._show(stream)
             return []
-        if isinstance(record, Touch):
+        if isinstance(record, Touch | Retain):
             apply(self.by_id[record.stream], record, lsn)
+            self._lowest_below.clear()
             return []
         if isinstance(record, Create):
             stream = Stream(record)
@@ -489,4 +491,5 @@ def _with_fork(record: Create, source: Stream, fork: ForkPoint) -> Create:
         fork.sub,
         source.floor,
         source.snapshot,
+        source.trimmed,
     )

@@ -20,12 +20,15 @@ from durastreamd.model.subscription_records import (
     parse_subscription,
 )
 
-APPEND, CREATE, DELETE, SNAPSHOT, TOUCH, BUCKET_CREATE, BUCKET_DELETE, MARK = range(8)
+APPEND, CREATE, DELETE, SNAPSHOT, TOUCH, BUCKET_CREATE, BUCKET_DELETE, MARK, RETAIN = range(9)
 
 # A mark belongs to no stream; its number tells it from a bucket's record, which has stream 0.
 MARK_STREAM = 2**64 - 1
 
 Producer = tuple[str, int, int]
+Policy = tuple[int, int, int]  # what is kept at least: milliseconds, bytes, messages; -1: all
+
+NO_POLICY: Policy = (-1, -1, -1)
 
 
 class Snapshot(Struct, frozen=True):
@@ -105,6 +108,7 @@ class Create(Struct, frozen=True):
     sub: int = 0
     floor: int = 0
     snapshot: Snapshot | None = None
+    trimmed: int = 0  # of a fork: up to where its source had given up its bytes on purpose
 
     def header(self) -> bytes:
         """Return the record's own part."""
@@ -120,6 +124,7 @@ class Create(Struct, frozen=True):
         if self.source:
             blob = self.snapshot.row() if self.snapshot else None
             fields += [self.source, self.anchor, self.sub, self.floor, blob]
+            fields += [self.trimmed] if self.trimmed else []
         return cbor2.dumps(fields)
 
 
@@ -151,6 +156,22 @@ class Publish(Struct, frozen=True):
     def header(self) -> bytes:
         """Return the record's own part."""
         return cbor2.dumps([SNAPSHOT, self.snapshot.row()])
+
+
+class Retain(Struct, frozen=True):
+    """A stream is retained from this position on, and by this policy from now on."""
+
+    stream: int
+    start: int
+    time_ms: int
+    ordinal: int
+    floor: int
+    policy: Policy
+    size: int = 0
+
+    def header(self) -> bytes:
+        """Return the record's own part."""
+        return cbor2.dumps([RETAIN, self.floor, self.policy])
 
 
 class Touch(Struct, frozen=True):
@@ -201,7 +222,9 @@ class Mark(Struct, frozen=True):
         return cbor2.dumps([MARK])
 
 
-Record = Append | Create | Delete | Publish | Touch | BucketChange | Mark | SubscriptionRecord
+Record = (
+    Append | Create | Delete | Publish | Touch | BucketChange | Mark | Retain | SubscriptionRecord
+)
 
 
 class RecordPlace(Struct, frozen=True, gc=False):
@@ -259,7 +282,7 @@ def _parse_create(place: RecordPlace, fields: list) -> Record:  # type: ignore[t
     if len(fields) == 7:
         return Create(*plain, *fields[2:7])
     blob = Snapshot(*fields[11]) if fields[11] else None
-    return Create(*plain, *fields[2:11], blob)  # type: ignore[call-arg]
+    return Create(*plain, *fields[2:11], blob, *fields[12:])  # type: ignore[call-arg]
 
 
 def _parse_delete(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
@@ -269,6 +292,12 @@ def _parse_delete(place: RecordPlace, fields: list) -> Record:  # type: ignore[t
 def _parse_publish(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
     blob = Snapshot(*fields[1])
     return Publish(place.stream, place.start, place.time_ms, place.ordinal, blob)
+
+
+def _parse_retain(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
+    age_ms, size, messages = fields[2]
+    policy = (age_ms, size, messages)
+    return Retain(place.stream, place.start, place.time_ms, place.ordinal, fields[1], policy)
 
 
 def _parse_touch(place: RecordPlace, fields: list) -> Record:  # type: ignore[type-arg]
@@ -298,5 +327,6 @@ _PARSERS = {
     BUCKET_CREATE: _parse_bucket,
     BUCKET_DELETE: _parse_bucket,
     MARK: _parse_mark,
+    RETAIN: _parse_retain,
     **dict.fromkeys(range(SUBSCRIPTION_PUT, SUBSCRIPTION_CHANGE + 1), _parse_subscription),
 }

@@ -20,8 +20,8 @@ States of a stream, and what holds in each:
     expired  now >= deadline             to be treated as if it were deleted; judged, never stored
 
     snapshot position = floor <= tail      (a snapshot at p makes p the floor)
-    snapshot position < floor              bytes between were lost, and a repair raised the floor;
-                                           so they were if there is no snapshot and floor > 0
+    trimmed = floor                        retention raised the floor, above a snapshot or without
+    both < floor                           bytes between were lost, and a repair raised the floor
     fork:  start of its own bytes = fork position >= floor; below it the source's bytes are read
 
 ``read_ms`` is the one field not folded from records: a read renews a sliding lifetime in memory at
@@ -35,7 +35,15 @@ that there is none to load. ``links`` are the subscriptions that want the stream
 from typing import TYPE_CHECKING
 
 from durastreamd.model.producers import STREAM_SUMS_MAX, SumRun
-from durastreamd.model.records import Append, Create, Publish, Snapshot, Touch
+from durastreamd.model.records import (
+    NO_POLICY,
+    Append,
+    Create,
+    Publish,
+    Retain,
+    Snapshot,
+    Touch,
+)
 from durastreamd.protocol.content_type import is_json
 
 if TYPE_CHECKING:
@@ -55,6 +63,9 @@ def aside_mark(lsn: int, reason: str) -> str:
     """Return the damage of a stream whose records up to ``lsn`` are set aside."""
     text = "a start at which its files can be read and written takes them up again"
     return f"{ASIDE}{lsn}: {reason}; {text}"
+
+
+_ROW_FIELDS = 18  # of a row; one more where retention has something to say
 
 
 class Detail:
@@ -118,11 +129,13 @@ class Stream:
         "lsn",
         "messages",
         "plain",
+        "policy",
         "read_ms",
         "snapshot",
         "source",
         "sub",
         "tail",
+        "trimmed",
         "ttl_ms",
         "written_ms",
     )
@@ -150,6 +163,8 @@ class Stream:
         self.plain = True
         self.detail: Detail | None = None
         self.links: dict[int, Link] | None = None
+        self.trimmed = record.trimmed
+        self.policy = NO_POLICY
 
     def deadline_ms(self) -> int | None:
         """Return when the stream expires, None for never."""
@@ -177,11 +192,17 @@ class Stream:
     def lost_from(self) -> int | None:
         """Return from where on, up to the floor, a loss left nothing; None where nothing is lost.
 
-        A snapshot stands for what lies below its position. Nothing stands for the rest: only a
-        repair after a loss raises a floor above the snapshot, or without one.
+        A snapshot stands for what lies below its position, and what retention passed was given up
+        on purpose. Nothing stands for the rest: only a repair after a loss raises a floor further.
         """
         folded = self.snapshot.position if self.snapshot is not None else 0
-        return folded if folded < self.floor else None
+        known = max(folded, self.trimmed)
+        return known if known < self.floor else None
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether all ever appended is there: in the snapshot, or after it."""
+        return self.floor == (self.snapshot.position if self.snapshot is not None else 0)
 
     def loaded(self) -> Detail:
         """Return the detail, which must have been loaded (or be known to be empty)."""
@@ -192,6 +213,7 @@ class Stream:
 
     def row(self) -> list[object]:
         """Return everything but the detail as a CBOR array: the catalogue's row."""
+        extra = [self.trimmed, *self.policy]
         return [
             self.id,
             self.key,
@@ -211,6 +233,7 @@ class Stream:
             self.damage,
             self.lsn,
             self.plain,
+            *([extra] if extra != [0, *NO_POLICY] else ()),
         ]
 
     @classmethod
@@ -236,7 +259,11 @@ class Stream:
             stream.damage,
             stream.lsn,
             stream.plain,
-        ) = row
+        ) = row[:_ROW_FIELDS]
+        stream.trimmed, stream.policy = 0, NO_POLICY
+        if len(row) > _ROW_FIELDS:
+            stream.trimmed, *policy = row[_ROW_FIELDS]
+            stream.policy = (policy[0], policy[1], policy[2])
         stream.source, stream.fork_position, stream.anchor, stream.sub = fork or (0, 0, -1, 0)
         stream.snapshot = Snapshot(*blob) if blob else None
         stream.json = is_json(stream.content_type)
@@ -246,7 +273,7 @@ class Stream:
         return stream
 
 
-def apply(stream: Stream, record: Append | Publish | Touch, lsn: int) -> None:
+def apply(stream: Stream, record: Append | Publish | Touch | Retain, lsn: int) -> None:
     """Fold one committed record of this stream into its state."""
     assert lsn > stream.lsn, f"record {lsn} applied after {stream.lsn}"
     stream.lsn = lsn
@@ -257,6 +284,15 @@ def apply(stream: Stream, record: Append | Publish | Touch, lsn: int) -> None:
     elif isinstance(record, Publish):
         stream.snapshot = record.snapshot
         stream.floor = record.snapshot.position
+    elif isinstance(record, Retain):
+        retain(stream, record)
+
+
+def retain(stream: Stream, record: Retain) -> None:
+    """Raise the floor of a stream, if it rises, and take its policy over."""
+    stream.policy = record.policy
+    if record.floor > stream.floor:
+        stream.floor = stream.trimmed = record.floor
 
 
 def _apply_append(stream: Stream, record: Append) -> None:
@@ -282,5 +318,6 @@ def check_invariants(stream: Stream) -> None:
     assert 0 <= stream.floor <= stream.tail
     assert stream.fork_position <= stream.tail
     assert stream.snapshot is None or stream.snapshot.position <= stream.floor
+    assert stream.trimmed <= stream.floor
     assert stream.source or stream.fork_position == 0
     assert stream.detail is None or not stream.plain or not stream.detail.producers

@@ -180,6 +180,12 @@ class SnapshotPastTail(Struct, frozen=True):
     tail: Position
 
 
+class Retained(Struct, frozen=True):
+    """The stream is retained from here."""
+
+    floor: Position
+
+
 class BucketCreated(Struct, frozen=True):
     """The bucket is new and durable."""
 
@@ -233,6 +239,7 @@ Outcome = (
     | SnapshotPublished
     | SnapshotTooOld
     | SnapshotPastTail
+    | Retained
     | BucketCreated
     | BucketExists
     | BucketMissing

@@ -196,6 +196,11 @@ OFFSET_CONFLICT = _finer(
     "The stream does not end at Stream-Expected-Offset, so somebody else has written; read from "
     "there and decide anew. Stream-Next-Offset is its end.",
 )  # fmt: skip
+RETENTION_PASSED = _finer(
+    OFFSET_EXPIRED, "RETENTION_PASSED",
+    "The stream is kept only so far back, by its policy or its owner; Stream-Next-Offset is the "
+    "first offset that can be read.",
+)  # fmt: skip
 DATA_LOST = _finer(
     OFFSET_EXPIRED, "DATA_LOST",
     "Stored bytes of this stream were lost, and its operator had it repaired without them; "

@@ -279,6 +279,9 @@ def create_head(headers: Headers) -> CreateHead:
     if ttl is not None and expires is not None:
         detail = "Stream-TTL and Stream-Expires-At exclude each other; send one of them."
         raise ProblemError(problems.INVALID_TTL, detail)
+    if any(name in headers for name in RETENTION_HEADERS):
+        detail = "How far back a stream is kept is said by PATCH, once the stream is there."
+        raise ProblemError(problems.BAD_REQUEST, detail)
     return CreateHead(
         content_type_of(headers),
         None if ttl is None else _ttl_ms(ttl),
@@ -348,6 +351,49 @@ def _fork_head(headers: Headers) -> ForkHead | None:
         raise ProblemError(problems.INVALID_FORK, detail)
     path = source.decode("latin-1").partition("?")[0]
     return ForkHead(path, None if offset is None else offset.decode("latin-1"), count)
+
+
+class RetentionHead(NamedTuple):
+    """How far back a stream is to be kept; None leaves things as they are, -1 is no limit."""
+
+    start: str | None
+    age_ms: int | None
+    size: int | None
+    messages: int | None
+
+
+RETENTION_HEADERS = (
+    b"stream-retention-age",
+    b"stream-retention-bytes",
+    b"stream-retention-messages",
+)
+
+
+def retention_head(headers: Headers) -> RetentionHead:
+    """Read what a PATCH asks for."""
+    start = headers.get(b"stream-retain-from")
+    age_s, size, messages = (_kept(headers, name) for name in RETENTION_HEADERS)
+    if start is None and age_s is size is messages is None:
+        detail = "PATCH changes how far back a stream is kept: send Stream-Retain-From, or one of "
+        detail += "Stream-Retention-Age, Stream-Retention-Bytes and Stream-Retention-Messages."
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    age_ms = age_s * 1000 if age_s is not None and age_s > 0 else age_s
+    return RetentionHead(None if start is None else start.decode("latin-1"), age_ms, size, messages)
+
+
+def _kept(headers: Headers, name: bytes) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if value.lower() == b"none":
+        return -1
+    if not _PLAIN_NUMBER.fullmatch(value) or len(value) > 12 or int(value) > TTL_MAX_S:
+        shown = quoted(value.decode("latin-1"))
+        detail = (
+            f"{name.decode().title()} is a whole number up to {TTL_MAX_S}, or none, not {shown}."
+        )
+        raise ProblemError(problems.BAD_REQUEST, detail)
+    return int(value)
 
 
 # --- reading ---

@@ -33,6 +33,7 @@ from durastreamd.service.operating.lag import LagMeter
 from durastreamd.service.operating.operations import Operations, is_operation
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import Reads
+from durastreamd.service.retention import Retention
 from durastreamd.service.snapshots import Snapshots
 from durastreamd.service.subscriptions.routes import SubscriptionRoutes
 from durastreamd.service.subscriptions.webhooks import Webhooks
@@ -44,7 +45,7 @@ from durastreamd.streams.subscribing import Subscribing
 logger = logging.getLogger(__name__)
 
 LAST_WORD_S = 1.0  # for an answer that is sent while the server goes down
-METHODS = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
+METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 
 
 class App:
@@ -71,6 +72,7 @@ class App:
         self._buckets = Buckets(streams)
         self._snapshots = Snapshots(streams, reader, limits)
         self._bootstrap = Bootstrap(streams, reader)
+        self._retention = Retention(streams, reader)
         self.live = LiveReads(streams, reader, self._reads, limits, counts)
         self.subscribing = Subscribing(
             streams,
@@ -236,6 +238,8 @@ class App:
             await exchange.respond(answer.status, answer.headers)
         elif method == "HEAD":
             await self._head(exchange, key)
+        elif method == "PATCH":
+            await self._retention.answer(exchange, self._reader.asked(exchange.request, key))
         elif method == "DELETE":
             answer = await self._writes.delete(exchange, key)
             await exchange.respond(answer.status, answer.headers)

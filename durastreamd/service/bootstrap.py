@@ -38,7 +38,7 @@ class Bootstrap:
         if "live" in query_of(exchange.request.query):
             detail = "/bootstrap answers once; follow the stream itself from Stream-Next-Offset."
             raise ProblemError(problems.BAD_REQUEST, detail)
-        if stream.lost_from() is not None:
+        if not stream.whole:
             raise below_floor(stream)  # with a hole in it, it would pass for whole
         self._streams.touch(stream)
         boundary = f"durastream-{secrets.token_hex(16)}"

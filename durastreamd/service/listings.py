@@ -122,7 +122,7 @@ class Listings:
             row["ttl_ms"] = stream.ttl_ms
         if (deadline_ms := stream.deadline_ms()) is not None:
             row["expires_at_ms"] = deadline_ms
-        if stream.snapshot is not None and stream.lost_from() is None:
+        if stream.snapshot is not None and stream.whole:
             row["snapshot_offset"] = mint(stream.snapshot.position)
         source = self._streams.engine.namespace.by_id.get(stream.source)
         if source is not None and (permit is None or permit.covers(source.key)):

@@ -21,7 +21,7 @@ from durastreamd.service.access.gate import END_S, Lease, Permit
 from durastreamd.service.answers import CLOSED, NOT_CACHED, Fields, next_offset, refusal_of
 from durastreamd.service.limits import Limits
 from durastreamd.service.operating.counts import LONG_POLL, SSE, Counts
-from durastreamd.service.reader import Page, Reader
+from durastreamd.service.reader import Page, Reader, below_floor
 from durastreamd.service.reads import UP_TO_DATE, Reads
 from durastreamd.streams.follower import Follower
 from durastreamd.streams.registry import Streams
@@ -107,6 +107,8 @@ class LiveReads:
         self._still_there(stream)
         mark = cursor.after(head.cursor, self.streams.clock())
         fields: Fields = [(b"Stream-Cursor", b"%d" % mark)]
+        if start < stream.floor:
+            raise below_floor(stream)
         if stream.tail > start:
             # Kept by caches as a catch-up is, so that one answer serves all who wait here; who goes
             # on echoes the cursor and so asks by a URL that nobody has used before.

@@ -174,10 +174,15 @@ def below_floor(stream: Stream) -> ProblemError:
     """Return the refusal of whatever lies before the first offset that can be read."""
     fields = (next_offset(stream.floor),)
     low = stream.lost_from()
-    if low is None:
+    first = offsets.mint(stream.floor)
+    if low is None and stream.whole:
         detail = "The data before the latest snapshot is gone; read /bootstrap, then go on."
         return ProblemError(problems.OFFSET_EXPIRED, detail, fields)
-    first = offsets.mint(stream.floor)
+    if low is None:
+        detail = (
+            f"What came before {first} is not kept any more; that is the first that can be read."
+        )
+        return ProblemError(problems.RETENTION_PASSED, detail, fields)
     detail = f"What this stream held from {offsets.mint(low)} to {first} was lost, and its operator"
     detail += f" repaired it without; the first offset that can be read is {first}."
     if stream.snapshot is not None:

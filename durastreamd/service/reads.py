@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from durastreamd.engine.view import View
 from durastreamd.http.exchange import Exchange
+from durastreamd.model.records import Policy
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import json_mode, offsets
 from durastreamd.protocol.accept import accepts_gzip, prefers
@@ -44,16 +45,29 @@ def _metadata(stream: Stream, life: tuple[bytes, bytes]) -> Fields:
         fields.append((b"Stream-Expires-At", _timestamp(stream.expires_ms).encode()))
     # Extensions that a client of the base protocol ignores: all ever appended, retained or not.
     fields += [
+        (b"Stream-First-Offset", offsets.mint(stream.floor).encode()),
+        *policy_fields(stream.policy),
         (b"Stream-Message-Count", b"%d" % stream.messages),
         (b"Stream-Byte-Count", b"%d" % stream.tail),
     ]
     # Told as a place to begin at: not with a loss between it and what can be read.
-    if stream.snapshot is not None and stream.lost_from() is None:
+    if stream.snapshot is not None and stream.whole:
         token = offsets.mint(stream.snapshot.position)
         fields.append((b"Stream-Snapshot-Offset", token.encode()))
     if stream.closed:
         fields.append(CLOSED)
     return fields
+
+
+def policy_fields(policy: Policy) -> Fields:
+    """Return the headers that say what of a stream is kept."""
+    age_ms, size, messages = policy
+    named = (
+        (b"Stream-Retention-Age", age_ms // 1000 if age_ms >= 0 else -1),
+        (b"Stream-Retention-Bytes", size),
+        (b"Stream-Retention-Messages", messages),
+    )
+    return [(name, b"%d" % number) for name, number in named if number >= 0]
 
 
 def _timestamp(moment_ms: int) -> str:

@@ -29,9 +29,11 @@ class Extension(NamedTuple):
 
 
 SUBSCRIPTIONS = "subscriptions"
+RETENTION = "retention"  # a record kind, and what of it stands in rows
 STRICT_PRODUCERS = "strict-producers"  # sums of appends in their records and in states
 
 EXTENSIONS: dict[str, Extension] = {
+    RETENTION: Extension(),
     STRICT_PRODUCERS: Extension(),
     SUBSCRIPTIONS: Extension(frozenset(range(16, 24)), frozenset({16, 17})),
 }

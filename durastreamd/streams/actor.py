@@ -54,18 +54,29 @@ from durastreamd.errors import (
     StreamStoppedError,
 )
 from durastreamd.machines import moves
+from durastreamd.model import retention
 from durastreamd.model.draft import AppendCommand, Draft, Payload
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Record, Touch
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol import Data
-from durastreamd.protocol.outcomes import Deleted, NotFound, Outcome, Touched
+from durastreamd.protocol.offsets import Position
+from durastreamd.protocol.outcomes import (
+    Deleted,
+    NotFound,
+    OtherLife,
+    Outcome,
+    Retained,
+    Touched,
+)
+from durastreamd.storage.extensions import RETENTION
 from durastreamd.streams.committer import Committer
 from durastreamd.streams.ticket import (
     BucketCommand,
     Command,
     DeleteCommand,
     PublishCommand,
+    RetainCommand,
     Ticket,
     TouchCommand,
 )
@@ -279,7 +290,7 @@ class Actor:
             stream is not None
             and self._engine.needs_loading(stream)
             and not stream.damage
-            and isinstance(command, AppendCommand | DeleteCommand | PublishCommand)
+            and isinstance(command, AppendCommand | DeleteCommand | PublishCommand | RetainCommand)
         )
 
     async def _load(self) -> bool:
@@ -399,6 +410,8 @@ class Actor:
                 if stream is not None and stream.id in self._engine.unwritable:
                     return self._engine.unwritable[stream.id].refusal()
                 outcome, record = space.decide_publish(self.key, command.snapshot, now_ms)
+            case RetainCommand():
+                outcome, record = self._decide_retain(command, now_ms)
             case BucketCommand():
                 bucket = self.key.removesuffix("/")
                 outcome, record = space.decide_bucket(bucket, now_ms, exists=command.exists)
@@ -418,6 +431,18 @@ class Actor:
             space.abandoned(stream) or (stream.expired(now_ms) and not stream.gone)
         )
         return (Deleted(), space.removal(stream, now_ms)) if over else (NotFound(), None)
+
+    def _decide_retain(self, command: RetainCommand, now_ms: int) -> tuple[Outcome, Record | None]:
+        stream = self._engine.namespace.find(self.key, now_ms)
+        if not isinstance(stream, Stream):
+            return stream, None
+        if stream.id != command.stream:
+            return OtherLife(), None
+        record = retention.decide(stream, command.change, now_ms)
+        if record is None:
+            return Retained(Position(stream.floor)), None
+        self._engine.extend(RETENTION)
+        return Retained(Position(record.floor)), record
 
     def _decide_touch(self, now_ms: int) -> tuple[Outcome, Record | None]:
         stream = self._engine.namespace.find(self.key, now_ms)

@@ -33,6 +33,10 @@ class StreamLimits:
         float, "how often lifetimes are looked at; access judges them at once", POSITIVE
     ] = 1.0
 
+    retention_s: Annotated[
+        float, "how often policies of retention are looked at and floors moved", POSITIVE
+    ] = 30.0
+
 
 @dataclass(frozen=True)
 class ScrubOptions:

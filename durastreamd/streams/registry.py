@@ -22,15 +22,17 @@ from durastreamd.errors import (
     SyncFailedError,
     WriteFailedError,
 )
-from durastreamd.model.records import Append, Create, Delete, Record, Touch
+from durastreamd.model.records import Append, Create, Delete, Record, Retain, Touch
+from durastreamd.model.retention import Change
 from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Deleted, Gone, NotFound, Outcome
 from durastreamd.streams.actor import Actor
 from durastreamd.streams.committer import Committer, Waiter
 from durastreamd.streams.follower import Follower, Following
+from durastreamd.streams.keeper import Keeper, floor_by_policy
 from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.sweeper import Sweeper
-from durastreamd.streams.ticket import Command, DeleteCommand, Ticket, TouchCommand
+from durastreamd.streams.ticket import Command, DeleteCommand, RetainCommand, Ticket, TouchCommand
 from durastreamd.streams.writer import InlineWriter, ThreadWriter
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ class Streams:
         self._sweeper = Sweeper(engine.namespace)
         self._subscriptions = engine.subscriptions
         self.on_stirred: Callable[[], None] | None = None  # subscriptions are to be looked at
+        self._keeper = Keeper(engine.namespace)
         self.actors_started = 0
         self.created_total = 0
         self.deleted_total = 0
@@ -224,6 +227,7 @@ class Streams:
                 if not self._read_only:
                     nursery.start_soon(self._flush_forever)
                     nursery.start_soon(self._sweep_forever)
+                    nursery.start_soon(self._retain_forever)
         finally:
             self._nursery = None
             self._actors.clear()
@@ -270,6 +274,8 @@ class Streams:
             following = self._following.get(stream)
             if following is not None and not isinstance(record, Touch):
                 self._to_wake[stream] = following
+        if isinstance(record, Retain):
+            self._keeper.watch(self.engine.namespace.by_id.get(record.stream))
         if isinstance(record, Create | Delete):
             self.created_total += isinstance(record, Create)
             self.deleted_total += isinstance(record, Delete)
@@ -356,6 +362,26 @@ class Streams:
             logger.warning("a sweep failed, will be tried again: %s", exc)
         for key in keys:
             self._sweeper.watch(self.engine.namespace.by_key.get(key))
+
+    async def _retain_forever(self) -> None:
+        while True:
+            await trio.sleep(self.limits.retention_s)
+            for stream in self._keeper.streams():
+                try:
+                    await self._retain(stream)
+                except (OverloadedError, StorageError) as exc:
+                    logger.warning("retention of %s will be tried again: %s", stream.key, exc)
+
+    async def _retain(self, stream: Stream) -> None:
+        """Move the floor of a stream as far as its policy says."""
+        if stream.damage or self.find(stream.key) is not stream:
+            return
+        with self.engine.reading(stream) as view:
+            view.wait = True
+            find = partial(floor_by_policy, view, stream, self.clock())
+            floor = await self.blocking(find)
+        if floor > stream.floor:
+            await self.ask(stream.key, RetainCommand(stream.id, Change(floor)))
 
     def _retire_idle(self) -> None:
         oldest = trio.current_time() - self.limits.idle_s

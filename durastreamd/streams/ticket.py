@@ -7,6 +7,7 @@ import trio
 from durastreamd.model.draft import AppendCommand
 from durastreamd.model.namespace import CreateCommand
 from durastreamd.model.records import Snapshot
+from durastreamd.model.retention import Change
 from durastreamd.protocol.outcomes import Outcome
 
 
@@ -32,6 +33,16 @@ class PublishCommand:
         self.snapshot = snapshot
 
 
+class RetainCommand:
+    """Change how far back the stream of this id is kept."""
+
+    __slots__ = ("change", "stream")
+
+    def __init__(self, stream: int, change: Change) -> None:
+        self.stream = stream
+        self.change = change
+
+
 class BucketCommand:
     """Make or end a bucket."""
 
@@ -48,7 +59,13 @@ class TouchCommand:
 
 
 Command = (
-    AppendCommand | CreateCommand | DeleteCommand | PublishCommand | BucketCommand | TouchCommand
+    AppendCommand
+    | CreateCommand
+    | DeleteCommand
+    | PublishCommand
+    | RetainCommand
+    | BucketCommand
+    | TouchCommand
 )
 
 

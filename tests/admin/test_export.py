@@ -64,7 +64,7 @@ def without_ids(found: Dump) -> Dump:
             continue
         blob = None if rest[4] else rest[9]  # a deleted stream shows none
         rest[9] = blob and (blob.position, blob.serial, blob.content_type, blob.size)  # type: ignore[attr-defined]
-        left[key] = tuple(rest[:-1])
+        left[key] = tuple(rest[:-3] + rest[-2:])
     return left
 
 

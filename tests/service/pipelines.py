@@ -101,7 +101,7 @@ def refused(name: str, body: bytes, kind: str) -> Asked:
         fields = (text, "Content-Encoding: gzip", length)
         return Asked(_head("POST", name, *fields) + body, "POST", name, refused=415)
     assert kind == "no method"
-    return Asked(_head("PATCH", name, length) + body, "PATCH", name, refused=405)
+    return Asked(_head("PROPFIND", name, length) + body, "PROPFIND", name, refused=405)
 
 
 # Bodies that look like requests: whoever takes one for the next request is found out.

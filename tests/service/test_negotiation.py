@@ -45,7 +45,7 @@ async def every_answer(site: Site, head: dict[str, str]) -> list[Reply]:
         await site.raw("HEAD", path, head),
         await site.raw("GET", path + "?offset=zzz", head),
         await site.raw("GET", PREFIX + "missing", head),
-        await site.raw("PATCH", path, head),
+        await site.raw("PROPFIND", path, head),
         await site.raw("GET", "/nowhere", head),
         await site.raw("OPTIONS", path, head),
         await site.raw("DELETE", path, head),

@@ -17,16 +17,18 @@ from durastreamd.engine.engine import Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.errors import ReadFailedError, WriteFailedError
+from durastreamd.model import retention
 from durastreamd.model.draft import AppendCommand, Conditions, Draft, Payload
 from durastreamd.model.namespace import CreateCommand, ForkPoint
 from durastreamd.model.records import Producer, Record, Snapshot, Touch
+from durastreamd.model.retention import Change
 from durastreamd.model.stream_state import Detail, Stream, check_invariants
 from durastreamd.model.subscription import SubscriptionState
 from durastreamd.protocol.outcomes import Outcome
 from durastreamd.storage import datadir, format as fmt, log, scan
 from durastreamd.storage.blobs import BlobWriter
 from durastreamd.storage.disk import read_file
-from durastreamd.storage.extensions import STRICT_PRODUCERS, SUBSCRIPTIONS
+from durastreamd.storage.extensions import RETENTION, STRICT_PRODUCERS, SUBSCRIPTIONS
 from durastreamd.storage.format import StoredFrame
 from tests.support.sim_disk import SimDisk
 
@@ -95,6 +97,8 @@ def dump(engine: Engine) -> Dump:
             data,
             ends,
             tuple(detail.sums.items()),
+            stream.trimmed,
+            stream.policy,
         )
     found |= dump_subscriptions(engine)
     return found
@@ -247,11 +251,10 @@ class World:
             draft = Draft(stream, TINY.producers_max)
             for body in bodies or (None,):
                 payload = None if body is None else Payload(body, body.count(b",\n") or 1)
-                strict = Conditions(sum=f"{len(body or b''):016x}") if producer else None
-                if strict and len(body or b"") != 7:  # some appends of a producer are not strict
+                strict = None
+                if producer and len(body or b"") != 7:  # some appends of one are not strict
+                    strict = Conditions(sum=f"{len(body or b''):016x}")
                     self.engine.extend(STRICT_PRODUCERS)
-                else:
-                    strict = None
                 command = AppendCommand(payload, stream.content_type, closes, producer, seq, strict)
                 outcomes.append(draft.decide(command))
             if not draft.empty:
@@ -291,6 +294,14 @@ class World:
         finally:
             self.engine.end_upload(stream.id, None if record else writer.path)
         return outcome
+
+    def retain(self, key: str, floor: int, policy: int) -> None:
+        stream = self.engine.namespace.by_key[key]
+        if self.engine.needs_loading(stream):
+            stream.detail = self.engine.load_detail(stream)
+        if record := retention.decide(stream, Change(floor, size=policy), self.now_ms):
+            self.engine.extend(RETENTION)
+            self.commit([(record, b"")])
 
     def _upload(self, stream: Stream, position: int, blob: bytes) -> BlobWriter:
         self.touch(stream.key)
@@ -392,6 +403,7 @@ def random_step(world: World, rng: random.Random) -> Callable[[], object]:
             (2, lambda: world.delete(rng.choice(usable))),
             (2, lambda: _fork(world, rng, rng.choice(usable))),
             (1, lambda: _publish(world, rng, rng.choice(usable))),
+            (1, lambda: _retain(world, rng, rng.choice(usable))),
             (1, lambda: world.upload_in_vain(rng.choice(usable), lambda: _meanwhile(world, rng))),
             (1, lambda: world.touch(rng.choice(usable))),
         ]
@@ -480,3 +492,9 @@ def _publish(world: World, rng: random.Random, key: str) -> object:
     stream = world.engine.namespace.by_key[key]
     ends = [end for _, end in world.engine.view(stream).messages(stream.floor)]
     return world.publish(key, rng.choice([stream.floor, *ends]), b"folded")
+
+
+def _retain(world: World, rng: random.Random, key: str) -> None:
+    stream = world.engine.namespace.by_key[key]
+    ends = [end for _, end in world.engine.view(stream).messages(stream.floor)]
+    world.retain(key, rng.choice([stream.floor, *ends]), rng.choice((-1, 100)))

@@ -30,7 +30,7 @@ from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import CORRUPT, IO_ERROR, NO_INPUT, OK, USAGE
 from durastreamd.model.buckets import bucket_of
-from durastreamd.model.records import Snapshot
+from durastreamd.model.records import NO_POLICY, Snapshot
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.offline.names import find_stream
 from durastreamd.offline.opening import Opened
@@ -399,6 +399,8 @@ class _Everything:
                 shown,
                 _rows(detail),
                 detail.seq,
+                stream.trimmed,
+                stream.policy if stream.policy != NO_POLICY else None,
             )
         )
 

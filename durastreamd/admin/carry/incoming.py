@@ -25,13 +25,14 @@ from durastreamd.kit.command import CommandError
 from durastreamd.kit.status import NO_INPUT, USAGE
 from durastreamd.model.buckets import bucket_of
 from durastreamd.model.namespace import Namespace
-from durastreamd.model.records import Append, Create, Snapshot
+from durastreamd.model.records import NO_POLICY, Append, Create, Snapshot
 from durastreamd.model.stream_state import Detail, Stream
 from durastreamd.offline.names import new_key
 from durastreamd.protocol.content_type import is_json
 from durastreamd.protocol.json_mode import SEPARATOR
 from durastreamd.protocol.offsets import POSITION_MAX
 from durastreamd.storage.blobs import BlobWriter
+from durastreamd.storage.extensions import RETENTION
 
 # How many names a refusal lists.
 _NAMED_MAX = 5
@@ -248,7 +249,12 @@ class Incoming:
         found = (number, stream.tail, stream.messages, stream.closed, detail.producers, detail.seq)
         self._check(said == found, f"the stream should end as {said}, but its records give {found}")
         self._check(item.floor <= item.tail, "the floor lies past the tail")
-        stream.floor = item.floor
+        self._check(item.trimmed <= item.floor, "what is given up lies past the floor")
+        stream.floor, stream.trimmed = item.floor, item.trimmed
+        stream.policy = item.policy or NO_POLICY
+        if stream.trimmed or stream.policy != NO_POLICY:
+            self._staging.engine.extend(RETENTION)
+            self._staging.engine.declare()
         stream.gone = item.gone
         stream.written_ms = item.written_ms
         stream.accessed_ms = max(stream.accessed_ms, item.accessed_ms)

@@ -134,6 +134,8 @@ class StreamEnd(Struct, tag_field="kind", tag="stream-end", frozen=True, omit_de
     snapshot: tuple[Number, Number, Serial] | None = None
     producers: list[ProducerRow] = []
     seq: str | None = None
+    trimmed: Number = 0
+    policy: tuple[Maybe, Maybe, Maybe] | None = None
 
 
 class End(Struct, tag_field="kind", tag="end", frozen=True):

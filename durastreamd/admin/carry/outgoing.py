@@ -239,7 +239,12 @@ def readable(engine: Engine, stream: Stream, start: int) -> Iterator[Batch]:
     A batch inherited from a source is its bytes, messages and time: the source's producers and
     closure are not the fork's. Times never decrease, even where a clock did between two streams.
     """
-    parts = [part for part in engine.namespace.lineage.parts(stream) if part.high >= start]
+    # A source that holds nothing from there on may have given up the files that ended there.
+    parts = [
+        part
+        for part in engine.namespace.lineage.parts(stream)
+        if part.holder is stream or part.high > start
+    ]
     last = 0
     for holder, low, high in reversed(parts):
         for batch in _held(engine, holder, max(start, low), high):

@@ -28,6 +28,7 @@ from durastreamd.model.records import (
     Delete,
     Publish,
     Record,
+    Retain,
     UnreadableRecordError,
 )
 from durastreamd.model.stream_state import Stream
@@ -116,6 +117,8 @@ def _details(record: Record) -> Fields:
         return fields
     if isinstance(record, Delete):
         return {"soft": record.soft}
+    if isinstance(record, Retain):
+        return {"floor": record.floor, "policy": list(record.policy)}
     if isinstance(record, Publish):
         blob = record.snapshot
         return {

@@ -42,6 +42,8 @@ def members(stream: Stream, found: Opened) -> dict[str, object]:
 def before_floor(stream: Stream) -> str:
     """Say what became of what lies before the first offset of a stream."""
     low = stream.lost_from()
+    if low is None and not stream.whole:
+        return "what came before is not kept (retention)"
     if low is None:
         return "what came before is in the snapshot (--snapshot)"
     lost = f"{mint(low)} to {mint(stream.floor)} was lost and repaired without"

@@ -7,7 +7,16 @@ reported and the stream goes on from what the record says.
 from collections import Counter
 
 from durastreamd.model.buckets import bucket_of
-from durastreamd.model.records import Append, BucketChange, Create, Delete, Mark, Publish, Touch
+from durastreamd.model.records import (
+    Append,
+    BucketChange,
+    Create,
+    Delete,
+    Mark,
+    Publish,
+    Retain,
+    Touch,
+)
 from durastreamd.model.stream_state import Stream
 from durastreamd.model.subscription_records import SubscriptionRecord
 from durastreamd.offline.names import stream_named
@@ -101,7 +110,10 @@ def _create(census: Census, record: Create, lsn: int) -> None:
 
 
 def _fold_into(
-    census: Census, head: JournalHead, record: Append | Delete | Publish | Touch, known_from: int
+    census: Census,
+    head: JournalHead,
+    record: Append | Delete | Publish | Touch | Retain,
+    known_from: int,
 ) -> None:
     frame = head.frame
     stream = census.streams.get(record.stream)

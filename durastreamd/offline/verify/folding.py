@@ -17,11 +17,12 @@ from durastreamd.model.records import (
     Publish,
     Record,
     RecordPlace,
+    Retain,
     Touch,
     UnreadableRecordError,
     parse,
 )
-from durastreamd.model.stream_state import Detail, Stream
+from durastreamd.model.stream_state import Detail, Stream, retain
 from durastreamd.storage import format as fmt
 
 _PLAIN_BYTES_MAX = 64
@@ -92,7 +93,7 @@ def begin(record: Create, lsn: int) -> Stream:
 
 def advance(stream: Stream, record: Record, lsn: int) -> None:
     """Fold one later record of a stream into it, whatever lies between."""
-    if isinstance(record, Append | Publish | Delete | Touch):
+    if isinstance(record, Append | Publish | Delete | Touch | Retain):
         # What lies before a record was there, also where the record of it is lost.
         stream.tail = max(stream.tail, record.start)
         stream.messages = max(stream.messages, record.ordinal)
@@ -107,6 +108,8 @@ def advance(stream: Stream, record: Record, lsn: int) -> None:
         if record.snapshot.position >= stream.floor:
             stream.snapshot = record.snapshot
             stream.floor = record.snapshot.position
+    elif isinstance(record, Retain):
+        retain(stream, record)
     elif isinstance(record, Delete):
         stream.gone = True
     elif not isinstance(record, Touch):

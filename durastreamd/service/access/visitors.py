@@ -34,6 +34,7 @@ _ALLOWED = (
     b"Authorization, Content-Type, If-None-Match, Last-Event-ID, Stream-Seq, Stream-TTL, "
     b"Stream-Expires-At, Stream-Closed, Stream-Forked-From, Stream-Fork-Offset, "
     b"Stream-Fork-Sub-Offset, Stream-Expected-Offset, Stream-Incarnation, Producer-Id, "
+    b"Stream-Retain-From, Stream-Retention-Age, Stream-Retention-Bytes, Stream-Retention-Messages, "
     b"Producer-Epoch, Producer-Seq, Producer-Strict"
 )
 _EXPOSED = (
@@ -42,7 +43,8 @@ _EXPOSED = (
     b"Producer-Seq, Producer-Strict, Producer-Expected-Seq, Producer-Received-Seq, ETag, "
     b"Location, Retry-After, WWW-Authenticate, Content-Encoding, Vary, Cache-Control, "
     b"Stream-Message-Count, Stream-Byte-Count, Stream-Incarnation, Stream-At-Offset, "
-    b"Stream-At-Message, Stream-At-Byte"
+    b"Stream-At-Message, Stream-At-Byte, Stream-First-Offset, Stream-Retention-Age, "
+    b"Stream-Retention-Bytes, Stream-Retention-Messages"
 )
 _NOSNIFF = (b"X-Content-Type-Options", b"nosniff")
 _EXPOSE = (b"Access-Control-Expose-Headers", _EXPOSED)
