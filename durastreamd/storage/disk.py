@@ -170,10 +170,10 @@ def write_parts(disk: Disk, handle: int, parts: list[bytes | memoryview], positi
 
 def write_at(disk: Disk, path: str, parts: list[bytes | memoryview], position: int) -> None:
     """Write pieces into a file, made if need be, that ends with them afterwards."""
-    try:
-        handle = disk.open(path, write=True)
-    except FileNotFoundError:
-        handle = disk.open(path, write=True, create=True)
+    try:  # what begins at 0 is nearly always new, and what goes on is there
+        handle = disk.open(path, write=True, create=not position)
+    except (FileNotFoundError, FileExistsError):
+        handle = disk.open(path, write=True, create=bool(position))
     try:
         write_parts(disk, handle, parts, position)
         end = position + sum(map(len, parts))
