@@ -26,6 +26,7 @@ from tools.load.workloads import (
     PLAIN,
     TEN_VALUES,
     Workload,
+    alone,
     appending,
     catching_up,
     creating,
@@ -36,6 +37,7 @@ from tools.load.workloads import (
     restarting,
     stampeding,
     sustaining,
+    waking,
     wrk,
 )
 
@@ -50,12 +52,14 @@ COSTS = (
     ("cpu_s", "s", "server CPU"),
     ("peak_mb", "MB", "server memory, peak"),
     ("drift_mb", "MB", "server memory, drift"),
+    ("clean_s", "s", "after a stop in good order"),
 )
 
 
 def workloads(*, quick: bool) -> dict[str, Workload]:
     """Return everything that is measured, in the order of the table."""
-    return {**_writes(), **_reads(), **_whole(15 if quick else 60)}
+    many = 10_000 if quick else 100_000
+    return {**_writes(), **_reads(), **_whole(15 if quick else 60), **_many(many)}
 
 
 def _writes() -> dict[str, Workload]:
@@ -78,6 +82,7 @@ def _writes() -> dict[str, Workload]:
         "json-10": Workload(
             "append, JSON array of 10, 100 streams", appending(100, JSON, TEN_VALUES), "per_s", "/s"
         ),
+        "alone": Workload("append, one at a time: p50", alone, "p50_ms", "ms"),
         "create": Workload("create 1,000 streams", creating(1000), "per_s", "/s", {FILE: ">= 5"}),
     }
 
@@ -126,6 +131,25 @@ def _whole(sustained_s: int) -> dict[str, Workload]:
             restarting(10_000),
             "restart_s",
             "s",
+            durable_only=True,
+        ),
+    }
+
+
+def _many(streams: int) -> dict[str, Workload]:
+    return {
+        "restart-100k": Workload(
+            f"restart after a crash, {streams:,} streams",
+            restarting(streams),
+            "restart_s",
+            "s",
+            durable_only=True,
+        ),
+        "at-rest": Workload(
+            f"append to {streams:,} streams at rest",
+            waking(streams),
+            "per_s",
+            "/s",
             durable_only=True,
         ),
     }

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 Figures = dict[str, float]
 TIMEOUT_S = 60.0
+PIPELINES = 16  # connections, and requests under way on each
 PIECE_BYTES = 1024 * 1024
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _NEXT = re.compile(rb"stream-next-offset: *([^\r]+)", re.IGNORECASE)
@@ -122,11 +123,20 @@ def saturate(port: int, following: Next, seconds: float, connections: int = 64) 
     return found | _quantiles(took)
 
 
-def appends(port: int, path: str, kind: str, body: str, streams: int, *, seconds: float) -> Figures:
+def appends(
+    port: int,
+    path: str,
+    kind: str,
+    body: str,
+    streams: int,
+    *,
+    seconds: float,
+    connections: int = 64,
+) -> Figures:
     """Stand in for wrk: each connection has one append under way."""
     ready = [request("POST", f"{path}{number}", kind, body.encode()) for number in range(streams)]
     turn = itertools.count()
-    return saturate(port, lambda _: ready[next(turn) % streams], seconds)
+    return saturate(port, lambda _: ready[next(turn) % streams], seconds, connections)
 
 
 def producers(
@@ -152,6 +162,35 @@ def creates(port: int, path: str, kind: str, count: int) -> Figures:
     """Make many streams, as fast as it goes."""
     ready = iter([request("PUT", f"{path}{number}", kind) for number in range(count)])
     return saturate(port, lambda _: next(ready, None), TIMEOUT_S * 5)
+
+
+def each(port: int, path: str, kind: str, body: str, streams: int) -> Figures:
+    """One append to each stream, in pipelines of 16 over 16 connections."""
+    ready = (request("POST", f"{path}{number}", kind, body.encode()) for number in range(streams))
+    sockets = {sock.fileno(): sock for sock in (connected(port) for _ in range(PIPELINES))}
+    owed = dict.fromkeys(sockets, 0)
+    epoll = select.epoll()
+    errors = 0
+    begin = time.perf_counter()
+
+    def more(number: int) -> None:
+        pipeline = list(itertools.islice(ready, PIPELINES))
+        owed[number] = len(pipeline)
+        sockets[number].sendall(b"".join(pipeline))
+
+    for number in sockets:
+        epoll.register(number, select.EPOLLIN)
+        more(number)
+    while any(owed.values()):
+        for number, _ in epoll.poll(TIMEOUT_S):
+            # An answer to an append is short; the kernel hands out whole ones.
+            data = sockets[number].recv(65536)
+            owed[number] -= data.count(b"HTTP/1.1 ") if data else _gone()
+            errors += data.count(b"HTTP/1.1 ") - data.count(b"HTTP/1.1 2")
+            if not owed[number]:
+                more(number)
+    spent = time.perf_counter() - begin
+    return {"requests": float(streams), "seconds": spent, "errors": float(errors)}
 
 
 def stampede(port: int, path: str, readers: int, size: int) -> Figures:
@@ -346,6 +385,7 @@ WORK: dict[str, Callable[..., Figures]] = {  # type: ignore[explicit-any]  # arg
     "appends": appends,
     "producers": producers,
     "creates": creates,
+    "each": each,
     "stampede": stampede,
     "paced": paced,
     "catch_up": catch_up,

@@ -143,6 +143,36 @@ def producing(streams: int) -> Run:
     return run
 
 
+def alone(server: Running, seconds: float) -> Figures:
+    """One connection, one append at a time."""
+    made(server, 1, BINARY)
+    more: Arguments = {"path": PATH, "kind": BINARY, "body": PLAIN, "streams": 1, "connections": 1}
+
+    def work(time_s: float) -> Figures:
+        return generator("appends", server.port, seconds=time_s, **more)
+
+    work(0.5)
+    return measured(server, lambda: work(seconds))
+
+
+def _to_each(server: Running, streams: int) -> Figures:
+    more: Arguments = {"path": PATH, "kind": BINARY, "body": PLAIN, "streams": streams}
+    return generator("each", server.port, **more)
+
+
+def waking(streams: int) -> Run:
+    """One append to each of many streams that nobody has used since the start."""
+
+    def run(server: Running, _seconds: float) -> Figures:
+        made(server, streams, BINARY)
+        _to_each(server, streams)
+        server.stop()
+        server.start()
+        return measured(server, lambda: _to_each(server, streams))
+
+    return run
+
+
 def creating(count: int) -> Run:
     """Streams made at once over 64 connections."""
     return lambda server, _: measured(server, lambda: made(server, count, BINARY))
@@ -268,14 +298,19 @@ def sustaining(duration_s: float, rate: float, streams: int) -> Run:
 
 
 def restarting(streams: int) -> Run:
-    """Time from the start of the process to its first answer, after a crash with many streams."""
+    """Time from the start of the process to its first answer, after a crash with many streams.
+
+    Each has one record; beside it stands what a start takes after a stop in good order.
+    """
 
     def run(server: Running, _seconds: float) -> Figures:
         made(server, streams, BINARY)
-        wrk(server.port, BINARY, PLAIN, streams, 2)
+        _to_each(server, streams)
         server.crash()
         took = server.start()
         clients.ask(server.port, request("GET", f"{PATH}0?offset=-1"))
-        return {"restart_s": took, "peak_mb": server.memory_mb(), "requests": 1.0}
+        found = {"restart_s": took, "peak_mb": server.memory_mb(), "requests": 1.0}
+        server.stop()
+        return {**found, "clean_s": server.start()}
 
     return run
