@@ -10,7 +10,7 @@ from durastreamd.protocol import problems
 _SHOWN_BYTES_MAX = 200  # of an answer that is no problem document
 # An answer to HEAD has no body, and what stands between may answer without one.
 _HINTS = {
-    401: "the server wants a token",
+    401: "the server wants a token, or another one than it was sent",
     403: "the token does not allow this",
     404: "there is nothing of this name",
 }

@@ -282,6 +282,11 @@ class SinkOptions(HttpOptions):
         "URL below which commitMode=driver keeps a batch until it is committed",
         shown="/v1/stream/spark-commits of the server",
     )
+    report_file: str = option(
+        "",
+        "a file of the driver that gets a JSON line for each batch: what was written, and what"
+        " the server knew already",
+    )
     close_on_finish: bool = option(False, "batch: close the streams afterwards")  # noqa: FBT003
     line_sep: str = option(
         "", "streams that are not JSON: rows ended by this go into shared messages"
@@ -336,6 +341,7 @@ def _text(value: object) -> str:
 
 def parse(kind: type[Given], given: Mapping[str, str]) -> Given:
     """Read options; names are compared without case, as Spark does."""
+    _check_table(given, kind.FORMAT)
     known = {camel(each.name).lower(): each for each in fields(kind)}
     values: dict[str, str | int | bool] = {}
     for name, value in given.items():
@@ -352,6 +358,16 @@ def parse(kind: type[Given], given: Mapping[str, str]) -> Given:
     made = kind(**values)
     made.check()
     return made
+
+
+def _check_table(given: Mapping[str, str], source: str) -> None:
+    """Say what works in place of CREATE TABLE, which hands a Python source its own properties."""
+    if "provider" in {name.lower() for name in given}:
+        message = (
+            f"CREATE TABLE ... USING {source} cannot work: Spark keeps no options for tables of a "
+            f"Python source. Use CREATE TEMPORARY VIEW ... USING {source} OPTIONS (...)."
+        )
+        raise OptionError(message)
 
 
 def _value(each: "Field[object]", text: str) -> str | int | bool:

@@ -1,6 +1,7 @@
 """The sink without a JVM: producers and chunks, written twice, refused, made to wait."""
 
 import datetime as dt
+import json
 from pathlib import Path
 
 import pytest
@@ -303,14 +304,17 @@ def test_a_query_writes_each_batch_of_each_partition_once(
 
 @pytest.mark.parametrize("mode", ["partition", "driver"])
 def test_a_batch_job_repeated_under_its_name_and_version_writes_once(
-    hand: Hand, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+    hand: Hand, name: str, mode: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     hand.make(name)
+    report = tmp_path / "report"
+    job = {"stream": name, "txnAppId": name, "commitMode": mode, "reportFile": report}
     for version, expected in ((3, [1, 2]), (3, [1, 2]), (4, [1, 2, 1, 2])):
-        made = options(hand, stream=name, txnAppId=name, txnVersion=version, commitMode=mode)
-        writer = BatchSinkWriter(made, VALUE)
+        writer = BatchSinkWriter(options(hand, txnVersion=version, **job), VALUE)
         writer.commit([*run(monkeypatch, writer, [["1", "2"]])])
         assert hand.values(name) == expected
+    told = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [(each["rows"], each["recognised"]) for each in told] == [(2, 0), (2, 2), (2, 0)]
     for _ in range(2):
         writer = BatchSinkWriter(options(hand, stream=name, commitMode=mode), VALUE)
         writer.commit([*run(monkeypatch, writer, [["9"]])])

@@ -24,12 +24,13 @@ from durastreamd.kit.command import Command, CommandError
 from durastreamd.kit.console import Console
 from durastreamd.kit.status import OK, USAGE
 from durastreamd.offline.opening import Opened, disk_at, with_directory
+from durastreamd.spark.errors import DataLossError
 from durastreamd.spark.jobs import files
 from durastreamd.spark.jobs.job import progress_of, session_of
 from durastreamd.spark.jobs.source import add_source, source_options
 from durastreamd.spark.options import SourceOptions, parse
 from durastreamd.spark.segments.options import SegmentOptions
-from durastreamd.spark.segments.source import chosen
+from durastreamd.spark.segments.source import chosen, is_binary
 from durastreamd.storage import datadir
 
 OFFSETS = "offsets.json"
@@ -65,7 +66,6 @@ def _run(args: argparse.Namespace, console: Console) -> int:
     checkpoint = args.checkpoint or f"{target}/_checkpoint"
     options = source_options(args)
     if args.url is None:  # wrong options and a missing directory are told before a JVM is started
-        options = {"valueType": "binary", **options}
         datadir.read_identity(disk_at(parse(SegmentOptions, options).path))
     else:
         parse(SourceOptions, options)
@@ -134,6 +134,7 @@ class Checkpoint(NamedTuple):
     batch: int
     done: dict[str, int]  # messages exported of each stream
     pending: dict[str, int] | None = None  # the ends of a batch under way
+    lives: dict[str, str] = {}  # noqa: RUF012  # which life of its name was exported, of each
 
 
 def load_checkpoint(home: Path) -> Checkpoint:
@@ -159,16 +160,40 @@ def save_checkpoint(home: Path, state: Checkpoint) -> None:
     beside.replace(home / OFFSETS)
 
 
-def _tails(options: SegmentOptions) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the numbers of the first and behind the last message of each chosen stream."""
+class Ends(NamedTuple):
+    """Of each chosen stream its first message, the one after its last, the life of its name."""
 
-    def look(found: Opened) -> tuple[dict[str, int], dict[str, int]]:
+    firsts: dict[str, int]
+    tails: dict[str, int]
+    lives: dict[str, str]
+
+
+def _ends(options: SegmentOptions) -> Ends:
+    def look(found: Opened) -> Ends:
         streams = [(name, stream) for name, stream in chosen(found, options) if not stream.damage]
         views = {name: found.engine.view(stream) for name, stream in streams}
         firsts = {name: view.ordinal_at(view.floor) for name, view in views.items()}
-        return firsts, {name: stream.messages for name, stream in streams}
+        lives = {name: found.engine.incarnation(stream) for name, stream in streams}
+        return Ends(firsts, {name: stream.messages for name, stream in streams}, lives)
 
     return with_directory(options.path, look)
+
+
+def of_these_lives(state: Checkpoint, found: Ends, *, fail: bool) -> Checkpoint:
+    """Return a checkpoint without streams that were deleted and made anew, or raise for one."""
+    known = state.lives
+    anew = {name for name, life in found.lives.items() if known.get(name, life) != life}
+    if anew and fail:
+        message = (
+            f"Stream {min(anew)} was deleted and made anew since it was exported; the new one is "
+            "another stream. With --option failOnDataLoss=false it is exported from its beginning."
+        )
+        raise DataLossError(message)
+    done = {name: end for name, end in state.done.items() if name not in anew}
+    pending = state.pending
+    if pending is not None:
+        pending = {name: end for name, end in pending.items() if name not in anew}
+    return state._replace(done=done, pending=pending, lives={**known, **found.lives})
 
 
 def _from_directory(
@@ -178,8 +203,9 @@ def _from_directory(
         reason = "the checkpoint of a data directory's export is a local directory; --checkpoint"
         raise CommandError(USAGE, reason)
     home = Path(checkpoint)
-    state = load_checkpoint(home)
-    firsts, tails = _tails(parse(SegmentOptions, options))
+    made = parse(SegmentOptions, options)
+    firsts, tails, _ = found = _ends(made)
+    state = of_these_lives(load_checkpoint(home), found, fail=made.fail_on_data_loss)
     pending, committed = state.pending, False
     if pending is None:
         pending = tails
@@ -197,12 +223,14 @@ def _from_directory(
             "endingOffsets": json.dumps({name: ends[name] for name in moved}),
             "subscribePattern": "|".join(map(re.escape, moved)),
             "subscribe": "",
+            # Of all that is chosen, not of what has moved: one type for every run.
+            "valueType": "binary" if is_binary(made) else "string",
         }
         rows = spark.read.format("durastream-segments").options(**{**options, **bounds}).load()
         writer = rows.write.format(files.FilesSink.name()).mode("append")
         writer.options(path=target, kind=kind, query=state.query, batch=str(state.batch)).save()
     done = {**state.done, **ends}
-    save_checkpoint(home, Checkpoint(state.query, state.batch + 1, done))
+    save_checkpoint(home, Checkpoint(state.query, state.batch + 1, done, lives=state.lives))
     total = sum(ends[name] - starts[name] for name in moved)
     return Done(total, int(bool(moved)), len(moved))
 

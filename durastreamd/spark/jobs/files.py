@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -33,7 +34,7 @@ from durastreamd.spark.tasks import this_batch, this_partition
 
 PARQUET, DELTA = "parquet", "delta"
 OPEN_MAX = 100  # files a task writes at once; more are finished and begun again under a new number
-STREAM, DATE, TIME = "stream", "date", "timestamp"
+STREAM, DATE, TIME, OFFSET = "stream", "date", "timestamp", "offset"
 
 
 class FileTree(NamedTuple):
@@ -66,6 +67,13 @@ class Added:
     size: int
     rows: int
     values: dict[str, str]  # of the partition columns
+    lows: dict[str, object] = field(default_factory=dict)  # of columns that readers choose by
+    highs: dict[str, object] = field(default_factory=dict)
+
+    def stats(self) -> str:
+        """Return what a Delta table says of it, so that readers can pass it over."""
+        made = {"numRecords": self.rows, "minValues": self.lows, "maxValues": self.highs}
+        return json.dumps({**made, "nullCount": dict.fromkeys(self.lows, 0)})
 
 
 @dataclass
@@ -92,11 +100,19 @@ class _ParquetFile:
             self._draft, schema, filesystem=place.system, compression="zstd"
         )
         self.rows = 0
+        self._known = [name for name in (OFFSET, TIME) if name in schema.names]  # type: ignore[attr-defined]
+        self._lows: dict[str, object] = {}
+        self._highs: dict[str, object] = {}
 
     def write(self, batch: object) -> None:
         """Add rows."""
         self._writer.write_batch(batch)
         self.rows += batch.num_rows  # type: ignore[attr-defined]
+        for name in self._known:
+            ends = pc.min_max(batch.column(name)).as_py()  # type: ignore[attr-defined]
+            if ends["min"] is not None:
+                self._lows[name] = min(self._lows.get(name, ends["min"]), ends["min"])
+                self._highs[name] = max(self._highs.get(name, ends["max"]), ends["max"])
 
     def finish(self, values: dict[str, str]) -> Added:
         """Give the file its name."""
@@ -104,7 +120,16 @@ class _ParquetFile:
         if self._draft != self._final:
             self._system.move(self._draft, self._final)  # type: ignore[attr-defined]
         info = self._system.get_file_info(self._final)  # type: ignore[attr-defined]
-        return Added(self.path, info.size, self.rows, values)
+        lows = {name: _shown(low) for name, low in self._lows.items()}
+        highs = {name: _shown(high) for name, high in self._highs.items()}
+        return Added(self.path, info.size, self.rows, values, lows, highs)
+
+
+def _shown(value: object) -> object:
+    """Return a value as the statistics of a Delta table have it, exact: a reader skips by it."""
+    if not isinstance(value, datetime):
+        return value
+    return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class TaskFiles:
@@ -280,7 +305,7 @@ def commit_delta(
             file.values,
             time.time_ns() // 1_000_000,
             data_change=True,
-            stats=json.dumps({"numRecords": file.rows}),
+            stats=file.stats(),
         )
         for file in added
     ]

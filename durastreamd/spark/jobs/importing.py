@@ -8,8 +8,12 @@ the order of their names, unless ``--unordered`` lets them go side by side.
 
 import argparse
 import hashlib
+import json
+import shutil
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.errors import AnalysisException
@@ -141,11 +145,13 @@ def _run(args: argparse.Namespace, console: Console) -> int:
         spark.conf.set(key, value)
     begin = time.monotonic()
     files = list_files(spark, args.paths)
+    report = Path(tempfile.mkdtemp()) / "report"
 
     def one(file: File) -> None:
         rows = rows_of(spark, file, args.format, args.stream_column)
         writer = rows.write.format("durastream").mode("append").options(**options)
-        writer.options(txnAppId=producer_of(file, args.id), txnVersion="0").save()
+        writer.options(txnAppId=producer_of(file, args.id), txnVersion="0")
+        writer.option("reportFile", str(report)).save()
         console.note(f"{file.path}: done")
 
     with progress_of(spark, console):
@@ -158,12 +164,20 @@ def _run(args: argparse.Namespace, console: Console) -> int:
                 one(file)
     seconds = time.monotonic() - begin
     size = sum(file.size for file in files)
+    lines = report.read_text().splitlines() if report.exists() else []
+    shutil.rmtree(report.parent)
+    told = [json.loads(line) for line in lines]
+    known = sum(each["recognised"] for each in told)
+    rows = sum(each["rows"] for each in told) - known
     text = (
-        f"imported {len(files)} files, {show.size(size)} in {seconds:.1f} s; each row is there once"
+        f"imported {len(files)} files, {show.size(size)} in {seconds:.1f} s: {rows:,} rows written,"
+        f" {known:,} were there already; each is there once"
     )
     members: dict[str, object] = {
         "files": len(files),
         "bytes": size,
+        "rows": rows,
+        "recognised": known,
         "seconds": round(seconds, 3),
     }
     console.summary(text, members)

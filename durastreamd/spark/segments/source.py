@@ -182,7 +182,7 @@ def _write_report(directory: str, pieces: tuple[Piece, ...], lines: list[str]) -
     beside.replace(home / f"lost-{mark}.json")
 
 
-def _is_binary(options: SegmentOptions) -> bool:
+def is_binary(options: SegmentOptions) -> bool:
     """Tell whether values are bytes: because it was asked for, or some are not text."""
     if options.value_type != "auto":
         return options.value_type == "binary"
@@ -206,7 +206,7 @@ class SegmentSource(DataSource):
         """Return the columns; looks at the options and the directory, so that errors come early."""
         options = parse(SegmentOptions, self.options)
         datadir.read_identity(disk_at(options.path))
-        kind = "BINARY" if _is_binary(options) else "STRING"
+        kind = "BINARY" if is_binary(options) else "STRING"
         return f"value {kind}, stream STRING, offset LONG, timestamp TIMESTAMP"
 
     def reader(self, schema: StructType) -> SegmentReader:

@@ -14,8 +14,11 @@ its batch runs again. That is so for rows of format durastream, whose layout is 
 batch, as long as nothing shuffles; and for nothing else.
 """
 
+import json
 import uuid
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -77,6 +80,22 @@ class WriteTask:
                 if values:
                     yield stream, values
 
+    def report(self, done: list[Written], batch: int) -> None:
+        """Say what a batch came to, where that was asked for; in the driver."""
+        if self.options.report_file:
+            rows, known = streams_of(done), sum(each.repeated_rows for each in done)
+            told = {"batch": batch, "rows": sum(rows.values()), "recognised": known}
+            with open(self.options.report_file, "a", encoding="utf-8") as file:
+                file.write(json.dumps({**told, "streams": rows}) + "\n")
+
+
+def streams_of(done: list[Written]) -> dict[str, int]:
+    """Return how many rows there were for each stream."""
+    found: Counter[str] = Counter()
+    for each in done:
+        found.update(each.streams)
+    return dict(found)
+
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
@@ -110,8 +129,9 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         done = [each for each in messages if isinstance(each, Written)]
         if self._task.by_driver and done:
             log = self._log(done[0].query, batchId)
-            log.commit(done)
+            done = [log.commit(done)]
             log.forget(batchId - 1)
+        self._task.report(done, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Throw away what was staged; what was appended stays, and is recognised."""
@@ -146,13 +166,17 @@ class BatchSinkWriter(DataSourceArrowWriter):
         done = [each for each in messages if isinstance(each, Written)]
         options = self._task.options
         if self._task.by_driver:
-            self._log.commit(done, inline=not options.txn_app_id)
+            settled = self._log.commit(done, inline=not options.txn_app_id)
+            rows = streams_of(done)
+            known = settled.repeated_rows if settled.appends else sum(rows.values())
+            done = [replace(settled, streams=rows, repeated_rows=known)]
             self._log.forget(self._epoch - 1 if options.txn_app_id else self._epoch)
         if options.close_on_finish:
             producer = SinkProducer(f"{self._name}.{DRIVER}", self._epoch)
             closer = Appender(options, self._task.settings, producer)
-            for stream in sorted({name for each in done for name in each.streams}):
+            for stream in sorted(streams_of(done)):
                 closer.close(stream)
+        self._task.report(done, self._epoch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Throw away what was staged; what was appended stays."""
