@@ -31,7 +31,7 @@ from functools import partial
 from typing import NamedTuple, TypeGuard
 
 from durastreamd.engine import parking
-from durastreamd.engine.engine import Engine
+from durastreamd.engine.engine import Engine, hot_cost
 from durastreamd.engine.view import blob_of
 from durastreamd.errors import WriteFailedError
 from durastreamd.model.stream_state import Stream
@@ -215,7 +215,7 @@ def flush(engine: Engine) -> Steps:
     size = engine.options.slice_streams
     while engine.hot_bytes > engine.options.hot_bytes_max // 2:
         weights = {
-            stream: sum(f.size for f in frames)
+            stream: sum(map(hot_cost, frames))
             for stream, frames in engine.hot.items()
             if stream not in engine.unwritable  # a checkpoint tries those
         }
@@ -261,7 +261,7 @@ def _record_flushed(engine: Engine, job: log.FlushJob, flushed: log.Flushed) -> 
         engine.trimmed[stream.id] = None  # retention had passed what was the active segment
     frames = engine.hot[stream.id]
     for frame in frames[: len(job.frames)]:
-        engine.hot_bytes -= frame.size
+        engine.hot_bytes -= hot_cost(frame)
     del frames[: len(job.frames)]
     if not frames:
         del engine.hot[stream.id]

@@ -35,7 +35,7 @@ from functools import partial
 from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
-from durastreamd.engine.engine import Engine
+from durastreamd.engine.engine import Engine, hot_cost
 from durastreamd.engine.options import EngineOptions
 from durastreamd.engine.view import record_of
 from durastreamd.errors import CorruptDataError, ReadFailedError
@@ -371,7 +371,7 @@ class _Opening:
         if isinstance(record, Create):
             empty = frame._replace(payload=b"\0" * frame.size)
             self._engine.applied(record, empty)
-            self._engine.hot_bytes -= frame.size
+            self._engine.hot_bytes -= hot_cost(frame)
             del self._engine.hot[frame.stream]
 
     def _mark_damaged(self, stream_id: int, reason: str) -> None:

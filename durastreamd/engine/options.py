@@ -20,7 +20,7 @@ class EngineOptions:
         int, "of one segment file; room is given back a file at a time", POSITIVE
     ] = 64 * MIB
     hot_bytes_max: Annotated[
-        int, "committed bytes kept in memory before they are flushed", POSITIVE
+        int, "committed records kept in memory before they are flushed", POSITIVE
     ] = 64 * MIB
     state_every_bytes: Annotated[
         int, "of an index between two states; opening a stream reads so much", POSITIVE

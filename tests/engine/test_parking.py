@@ -182,9 +182,9 @@ def test_no_crash_while_it_is_parked_or_goes_on_loses_anything(world: RefusingWo
 
 
 def test_the_flush_for_memory_leaves_it_out_and_ends(world: RefusingWorld) -> None:
-    world.append("/a", b"x" * 500)
+    world.append("/a", b"x" * 2000)
     world.park()
-    world.append("/b", b"y" * 500)
+    world.append("/b", b"y" * 2000)
     assert world.engine.hot_bytes > world.engine.options.hot_bytes_max
     cp.run(cp.flush(world.engine))
     assert [*world.engine.hot] == [world.engine.namespace.by_key["/a"].id]

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from durastreamd.engine.engine import HOT_RECORD_BYTES
 from durastreamd.engine.opening import open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.errors import (
@@ -28,7 +29,7 @@ Clock = MockClock
 ROTATING = EngineOptions(
     journal_bytes_max=2048,
     segment_bytes_max=300,
-    hot_bytes_max=500,
+    hot_bytes_max=500 + 20 * HOT_RECORD_BYTES,
     state_every_bytes=400,
     syncs_max=4,
     slice_streams=2,

@@ -191,7 +191,7 @@ class _SpinError(RuntimeError):
 
 
 async def test_sweep_of_an_overloaded_server_waits_its_turn(autojump_clock: Clock) -> None:
-    bench = Bench(EngineOptions(hot_bytes_max=10))
+    bench = Bench(EngineOptions(hot_bytes_max=800))
     async with bench.running():
         await bench.make("/t", ttl_ms=5_000)
         await bench.make("/s")

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from durastreamd.engine import checkpoint as cp
-from durastreamd.engine.engine import Engine
+from durastreamd.engine.engine import HOT_RECORD_BYTES, Engine
 from durastreamd.engine.opening import Report, open_engine
 from durastreamd.engine.options import EngineOptions
 from durastreamd.errors import ReadFailedError, WriteFailedError
@@ -35,7 +35,7 @@ from tests.support.sim_disk import SimDisk
 TINY = EngineOptions(
     journal_bytes_max=4096,
     segment_bytes_max=200,
-    hot_bytes_max=600,
+    hot_bytes_max=600 + 3 * HOT_RECORD_BYTES,
     state_every_bytes=300,
     handles_max=8,
     syncs_max=6,

@@ -151,7 +151,9 @@ class Metrics(Collector):
         }
         text = "Streams deleted: by request, or swept because their time or last fork was over."
         yield _counter("streams_deleted", text, causes, ["cause"])
-        yield _gauge("hot_bytes", "Committed bytes not yet in segment files.", engine.hot_bytes)
+        yield _gauge(
+            "hot_bytes", "Memory of committed records not yet in segment files.", engine.hot_bytes
+        )
         yield _gauge("data_bytes", "Bytes that streams retain.", self._data_bytes)
         yield _gauge("journal_bytes", "Length of the journal file in use.", engine.journal.length)
 
