@@ -328,7 +328,7 @@ async def test_14_failed_create_leaves_no_phantom(autojump_clock: Clock) -> None
 
 async def test_19_view_never_names_bytes_it_does_not_hold(autojump_clock: Clock) -> None:
     """Electric: a long poll answered with a tail past what it had delivered (raced 200 times)."""
-    bench = Bench(EngineOptions(hot_bytes_max=20, segment_bytes_max=40))
+    bench = Bench(EngineOptions(hot_bytes_max=400, segment_bytes_max=40))
     async with bench.running():
         await bench.make("/s")
         stream = bench.stream("/s")
