@@ -24,7 +24,7 @@ from tools.load.workloads import BINARY, JSON, MIB, Arguments, generator
 
 MODULES = {"verified": "durastreamd", "not verified": "tools.load.unverified"}
 WANTED = 0.9
-STREAM_BYTES = 32 * MIB
+STREAM_BYTES = {"large": 32 * MIB, "small": 7 * MIB}  # a page of JSON has 8 MiB
 PATH = "/v1/stream/bench-"
 LINE = "{:<44} {:>12} {:>14} {:>8}  {}"
 LARGE, SMALL = b"x" * MIB, b'{"n":1,"text":"%s"}' % (b"x" * 4000)
@@ -51,7 +51,7 @@ def fill(data: Path) -> None:
         for name, (kind, body, stored) in STREAMS.items():
             clients.ask(server.port, request("PUT", PATH + name, kind))
             append = request("POST", PATH + name, kind, body)
-            for _ in range(STREAM_BYTES // MIB):
+            for _ in range(STREAM_BYTES[name] // MIB):
                 clients.ask(server.port, *([append] * (MIB // len(stored))))
 
 
@@ -69,7 +69,7 @@ def read_once(port: int, path: str) -> float:
 def size_of(name: str) -> int:
     """Return how many bytes a stream's page has at least."""
     stored = STREAMS[name][2]
-    return MIB // len(stored) * len(stored) * (STREAM_BYTES // MIB) - len(stored)
+    return MIB // len(stored) * len(stored) * (STREAM_BYTES[name] // MIB) - len(stored)
 
 
 def measure(data: Path, rounds: int, seconds: float) -> dict[tuple[str, str], dict[str, float]]:
