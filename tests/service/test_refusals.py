@@ -124,7 +124,7 @@ async def test_connection_too_many_is_told_to_come_back(autojump_clock: MockCloc
         extra = site.connect()
         await extra.send("GET", PATH, None)
         reply = await extra.whole()
-        check_problem(reply, "UNAVAILABLE", "", retryAfter=1)
+        check_problem(reply, "UNAVAILABLE", "/", retryAfter=1)
         assert reply["Retry-After"] == "1"
 
 
