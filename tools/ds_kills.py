@@ -28,8 +28,8 @@ def hunt(home: Path, *, kills: int, own_kills: int, lines: int) -> list[str]:
     chance = random.Random(kills)
     with Daemon(home) as daemon, (home / "seen").open("wb") as seen:
         url = daemon.stream("killed")
-        append = [*DS, "append", "--no-state", url]
-        tail = [*DS, "tail", "--from", "-1", url]
+        append = [*DS, "append", "--retry", "900", "--no-state", url]
+        tail = [*DS, "tail", "--retry", "900", "--from", "-1", url]
         subprocess.run([*DS, "create", url], env=environ, check=True, capture_output=True)
         follower = subprocess.Popen(tail, env=environ, stdout=seen)
         try:

@@ -5,8 +5,9 @@ server's dependencies, so nothing is imported here that Python does not bring. `
 ``aio_producer`` are the half for trio and asyncio; the extra ``client`` brings what it needs.
 
 For programs: ``stream`` and ``producer`` (a stream; appending to it exactly once), ``reading``
-(messages and places), ``flows`` (what is asked and answered), ``producing`` and ``producer_state``
-(the rules of a producer, and its file), ``messages`` (forms of a page), ``pipeline``.
+(messages and places), ``claims`` (work that a server hands out), ``webhook`` (whether a request
+comes from it), ``flows`` (what is asked and answered), ``producing`` and ``producer_state`` (the
+rules of a producer, and its file), ``messages`` (forms of a page), ``pipeline``.
 
 Below: ``address`` reads URLs and the environment, ``settings`` says how to talk, ``connections``
 keeps connections, ``retry`` says when and how long a request is repeated, ``client`` sends requests

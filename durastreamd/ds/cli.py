@@ -8,7 +8,7 @@ import sys
 from functools import partial
 
 from durastreamd.client import ServerRefusedError
-from durastreamd.ds import append, bench, cat, look, manage, pipe, tail
+from durastreamd.ds import append, bench, cat, look, manage, pipe, sub, tail
 from durastreamd.ds.server import FAILURES, RETRY_S, failure
 from durastreamd.kit.command import Command, Parser, run
 from durastreamd.kit.console import Console
@@ -26,6 +26,7 @@ COMMANDS: tuple[Command, ...] = (
     manage.FORK,
     manage.CLOSE,
     manage.SNAPSHOT,
+    sub.COMMAND,
     bench.COMMAND,
 )
 

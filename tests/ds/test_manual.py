@@ -18,7 +18,7 @@ MAN = ROOT / "man" / "ds.1"
 TEXT = MAN.read_text()
 LINES = re.findall(r"^\.Dl (.*)$", TEXT, re.MULTILINE)
 # Commands whose work is all they do.
-QUIET = {"create", "append", "fork", "close", "rm", "--put"}
+QUIET = {"create", "append", "fork", "close", "rm", "--put", "put"}
 
 
 def section(title: str) -> str:
