@@ -8,7 +8,7 @@ from durastreamd.kit.console import Console
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_LAST_MIN = 8  # columns: less says nothing
+_BETWEEN = "  "  # two columns
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SPANS = (("d", 86400), ("h", 3600), ("min", 60))
 
@@ -16,12 +16,13 @@ _SPANS = (("d", 86400), ("h", 3600), ("min", 60))
 class Column(NamedTuple):
     """A column: its heading, and whether numbers stand in it.
 
-    The last one may give way where a terminal is narrow.
+    Where a terminal is narrow, a spare one is left out, and one with a ``least`` width gives way.
     """
 
     heading: str
     number: bool = False
-    gives: bool = False
+    least: int = 0
+    spare: bool = False
 
 
 def numbers(*headings: str) -> tuple[Column, ...]:
@@ -43,6 +44,11 @@ def moment(time_ms: int, to: str = "milliseconds") -> str:
     except OverflowError:
         return f"{time_ms}ms"  # only damage has such a time
     return at.isoformat(timespec=to).replace("+00:00", "Z")
+
+
+def to_the_minute(moment: str) -> str:
+    """Return a time as ``moment`` has it for a narrow place."""
+    return moment[:16].replace("T", " ")
 
 
 def duration(length_ms: int) -> str:
@@ -69,11 +75,6 @@ def size(count: float) -> str:
     return f"{count:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
 
 
-def plural(count: int, word: str) -> str:
-    """Return a number of things."""
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
-
-
 def table(
     console: Console,
     columns: Sequence[Column],
@@ -85,31 +86,58 @@ def table(
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     if not console.on_terminal:
         for line in lines:
-            console.line("  ".join(_padded(line, widths, columns)).rstrip())
+            cells = zip(line, widths, columns, strict=True)
+            console.line(_BETWEEN.join(_padded(*cell) for cell in cells).rstrip())
         return
+    from rich.cells import cell_len
     from rich.text import Text
 
     rich = console.rich()
-    room = rich.width - sum(widths[:-1]) - 2 * len(widths[:-1])
-    if columns[-1].gives and room >= _LAST_MIN:
-        widths[-1] = min(widths[-1], room)
+    widths = [max(map(cell_len, cells)) for cells in zip(*lines, strict=True)]
+    shown = _fitted(columns, widths, rich.width)
     for number, line in enumerate(lines):
-        cells = [*line[:-1], _cut(line[-1], widths[-1])]
-        shown = Text(style="" if number else "bold")
-        for at, cell in enumerate(_padded(cells, widths, columns)):
-            shown.append("  " if at else "").append(
-                cell, style=(styles or {}).get(cell.strip(), "")
+        text = Text(style="" if number else "bold")
+        for at in shown:
+            cell = _cut(line[at], widths[at], middle=at == 0)
+            # What is two cells wide takes the place of two.
+            width = widths[at] - cell_len(cell) + len(cell)
+            text.append(_BETWEEN if at else "").append(
+                _padded(cell, width, columns[at]), style=(styles or {}).get(cell, "")
             )
-        shown.rstrip()
-        rich.print(shown)
+        text.rstrip()
+        rich.print(text)
 
 
-def _padded(line: Sequence[str], widths: list[int], columns: Sequence[Column]) -> list[str]:
-    return [
-        cell.rjust(width) if column.number else cell.ljust(width)
-        for cell, width, column in zip(line, widths, columns, strict=True)
-    ]
+def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
+    """Return which columns are shown, and lessen the widths of those that give way."""
+    shown = list(range(len(columns)))
+
+    def excess() -> int:
+        return sum(widths[at] + len(_BETWEEN) for at in shown) - len(_BETWEEN) - room
+
+    for at in reversed(range(len(columns))):
+        if excess() > 0 and columns[at].spare:
+            shown.remove(at)
+    for at in reversed(shown):
+        if excess() > 0 and columns[at].least:
+            widths[at] = max(widths[at] - excess(), min(columns[at].least, widths[at]))
+    return shown
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
+def _padded(cell: str, width: int, column: Column) -> str:
+    return cell.rjust(width) if column.number else cell.ljust(width)
+
+
+def _cut(text: str, width: int, *, middle: bool) -> str:
+    """Return as much of a text as fits: its beginning, or of names both ends."""
+    from rich.cells import cell_len
+
+    if cell_len(text) <= width:
+        return text
+    end = ""
+    while middle and cell_len(end) < (width - 1) // 2:
+        end = text[len(text) - len(end) - 1 :]
+    begin = ""
+    while cell_len(begin + text[len(begin)] + end) < width:
+        begin = text[: len(begin) + 1]
+    return f"{begin}\N{HORIZONTAL ELLIPSIS}{end}"

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.text import Text
 
-from durastreamd.kit.status import NO_INPUT
+from durastreamd.kit.status import NO_INPUT, OK
 from tests.admin.harness import ROUNDS, run
 from tests.support.daemon import Daemon
 
@@ -138,3 +139,14 @@ def test_info_names_damage_and_goes_on(data: Path) -> None:
     found = run("--data-dir", data, "info", "orders/1")
     assert found.status == 0
     assert f"{index.relative_to(data)}:" in found.text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("command", [("ls",), ("ls", "--buckets"), ("info", "/orders/1")])
+def test_tables_fit_a_terminal(
+    original: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = run("--color", "always", "--data-dir", original, *command)
+    assert found.status == OK
+    assert max(len(Text.from_ansi(line).plain) for line in found.lines) <= width

@@ -6,6 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from rich.cells import cell_len
+from rich.text import Text
 
 from durastreamd.errors import CorruptDataError, DirectoryLockedError
 from durastreamd.kit import show, status
@@ -153,26 +155,53 @@ def test_a_name_cannot_drive_a_terminal() -> None:
     assert show.name("a\x1b[31m\n") == "a\\x1b[31m\\n"
 
 
-COLUMNS = (show.Column("NAME"), show.Column("COUNT", number=True), show.Column("TYPE", gives=True))
-ROWS = [["a", "10", "application/json"], ["longer", "7", "-"]]
+COLUMNS = (
+    show.Column("NAME", least=6),
+    show.Column("COUNT", number=True),
+    show.Column("SINCE", spare=True),
+    show.Column("TYPE", least=8),
+)
+ROWS = [["a", "10", "noon", "application/json"], ["longer", "7", "midday", "-"]]
 
 
 def test_a_table_is_aligned() -> None:
     out = io.StringIO()
     show.table(Console(out), COLUMNS, ROWS)
     assert out.getvalue().splitlines() == [
-        "NAME    COUNT  TYPE",
-        "a          10  application/json",
-        "longer      7  -",
+        "NAME    COUNT  SINCE   TYPE",
+        "a          10  noon    application/json",
+        "longer      7  midday  -",
     ]
 
 
-def test_on_a_terminal_words_have_styles_and_the_last_column_gives_way(
+def on_terminal(monkeypatch: pytest.MonkeyPatch, width: int, rows: list[list[str]]) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = io.StringIO()
+    show.table(Console(out, color="always"), COLUMNS, rows, {"longer": "red"})
+    return out.getvalue().splitlines()
+
+
+def test_on_a_terminal_words_have_styles_and_columns_give_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "24")
-    out = io.StringIO()
-    show.table(Console(out, color="always"), COLUMNS, ROWS, {"longer": "red"})
-    lines = out.getvalue().splitlines()
+    lines = on_terminal(monkeypatch, 24, ROWS)
     assert "\x1b[31mlonger" in lines[2]
+    assert "SINCE" not in lines[0], "what can be spared goes first"
     assert lines[1].endswith("applicat\N{HORIZONTAL ELLIPSIS}")
+    assert "SINCE" in on_terminal(monkeypatch, 39, ROWS)[0]
+
+
+@pytest.mark.parametrize("width", [*range(23, 60), 80, 120])
+@pytest.mark.parametrize(
+    "name", ["x" * 200, "/\u6f22\u5b57" * 40, "/\u05e9\u05dc\u05d5\u05dd" * 20, "a"]
+)
+def test_no_line_of_a_table_is_wider_than_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, width: int, name: str
+) -> None:
+    for line in on_terminal(monkeypatch, width, [[name, "1", "noon", "application/json"]]):
+        plain = Text.from_ansi(line).plain
+        assert cell_len(plain) <= width
+        if "noon" in plain or "1" in plain:
+            shown = plain.split()[0]
+            assert name.startswith(shown.partition("\N{HORIZONTAL ELLIPSIS}")[0])
+            assert name.endswith(shown.rpartition("\N{HORIZONTAL ELLIPSIS}")[2])

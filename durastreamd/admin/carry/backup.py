@@ -232,10 +232,9 @@ def _tell(console: Console, about: About, copied: int, what: str) -> None:
         members = {name: getattr(about, name) for name in about.__struct_fields__}
         console.record({**members, "copied_bytes": copied})
         return
-    console.note(
-        f"{what}: {about.streams} streams, {about.files} files, {about.bytes} bytes "
-        f"({copied} copied), everything up to lsn {about.lsn}"
-    )
+    streams, files = show.counted(about.streams, "stream"), show.counted(about.files, "file")
+    sizes = f"{show.size(about.bytes)} ({show.size(copied)} copied)"
+    console.note(f"{what}: {streams}, {files}, {sizes}, everything up to lsn {about.lsn}")
 
 
 def _verify(target: Path, console: Console) -> int:

@@ -80,10 +80,10 @@ def _lost(path: str, data: bytes, gap: Gap) -> Found:
     """Return what to say of bytes that are no frame."""
     position, end, passed = gap
     last = end == len(data)
-    count = show.plural(end - position, "byte")
+    count = show.counted(end - position, "byte")
     zero = "" if any(memoryview(data)[position:end]) else ", all zero"
     rest = "nothing after them verifies" if last else f"the next frame verifies at {end}"
-    crowd = f"; {show.plural(passed, 'place')} in them imitate frames" if passed else ""
+    crowd = f"; {show.counted(passed, 'place')} in them imitate frames" if passed else ""
     verdict = TORN if last else "bad-head"
     detail = f"{count}{zero}; {rest}{crowd}"
     return Found(path, position, end, "bytes", verdict, {}, 0, b"", detail)

@@ -184,10 +184,10 @@ def _segment(found: Opened, stream: Stream, base: int) -> _SegmentInfo:
 _SEGMENTS = (
     show.Column("SEGMENT"),
     *show.numbers("BYTES", "INDEX", "RECORDS", "STATES"),
-    show.Column("FIRST"),
+    show.Column("FIRST", spare=True),
     show.Column("LAST"),
 )
-_PRODUCERS = (show.Column("PRODUCER"), *show.numbers("EPOCH", "SEQ"))
+_PRODUCERS = (show.Column("PRODUCER", least=16), *show.numbers("EPOCH", "SEQ"))
 
 
 def _write(about: dict[str, object], console: Console) -> None:
@@ -200,12 +200,19 @@ def _write(about: dict[str, object], console: Console) -> None:
         show.table(console, _PRODUCERS, rows)
     if isinstance(segments, list) and segments:
         console.line("")
-        keys = ("offset", "bytes", "index_bytes", "records", "states", "first", "last")
-        rows = [[str(s[key]) if s[key] is not None else "-" for key in keys] for s in segments]
-        show.table(console, _SEGMENTS, rows)
+        short = console.on_terminal
+        show.table(console, _SEGMENTS, [_cells(segment, short=short) for segment in segments])
         for segment in segments:
             if segment["damage"]:
                 console.line(f"damaged: {segment['damage']}")
+
+
+def _cells(segment: dict[str, object], *, short: bool) -> list[str]:
+    keys = ("offset", "bytes", "index_bytes", "records", "states", "first", "last")
+    cells = [str(segment[key]) if segment[key] is not None else "-" for key in keys]
+    if short:
+        cells[-2:] = [show.to_the_minute(cell) for cell in cells[-2:]]
+    return cells
 
 
 def _lines(about: dict[str, object]) -> list[tuple[str, str]]:
@@ -239,11 +246,12 @@ def _relations(about: dict[str, object]) -> list[tuple[str, str]]:
     lines = []
     journal, blob, source = about["journal"], about["snapshot"], about["fork_of"]
     if isinstance(journal, dict):
-        count = show.plural(journal["records"], "record")
+        count = show.counted(journal["records"], "record")
         lines.append(("journal only", f"{journal['bytes']} bytes in {count}"))
     if isinstance(blob, dict):
-        text = f"{blob['offset']}, {blob['bytes']} bytes of {blob['content_type']}, {blob['file']}"
+        text = f"{blob['offset']}, {blob['bytes']} bytes of {blob['content_type']}"
         lines.append(("snapshot", text if blob["present"] else f"{text} (missing)"))
+        lines.append(("", str(blob["file"])))
     if isinstance(source, dict):
         lines.append(("fork of", f"{source['name']} at {source['offset']}"))
     forks = about["forks"]

@@ -23,14 +23,18 @@ SORTS: dict[str, Callable[[Stream], int]] = {
 }
 
 _STREAMS = (
-    show.Column("NAME"),
+    show.Column("NAME", least=16),
     show.Column("STATE"),
     show.Column("BYTES", number=True),
     show.Column("MESSAGES", number=True),
     show.Column("WRITTEN"),
-    show.Column("TYPE", gives=True),
+    show.Column("TYPE", least=8),
 )
-_BUCKETS = (show.Column("BUCKET"), show.Column("STREAMS", number=True), show.Column("MADE"))
+_BUCKETS = (
+    show.Column("BUCKET", least=16),
+    show.Column("STREAMS", number=True),
+    show.Column("MADE"),
+)
 
 # The states of a stream that ask for attention.
 _STYLES = {"damaged": "bold red", "expired": "yellow", "gone": "yellow", "closed": "dim"}
@@ -74,7 +78,7 @@ def _list_streams(found: Opened, args: argparse.Namespace, console: Console) -> 
     show.table(console, _STREAMS, rows, _STYLES)
     if console.on_terminal:
         total = sum(stream.tail - max(stream.floor, stream.fork_position) for stream in streams)
-        console.line(f"{show.plural(len(streams), 'stream')}, {show.size(total)}")
+        console.line(f"{show.counted(len(streams), 'stream')}, {show.size(total)}")
 
 
 def _chosen(namespace: Namespace, args: argparse.Namespace) -> Iterator[Stream]:
@@ -92,15 +96,13 @@ def _chosen(namespace: Namespace, args: argparse.Namespace) -> Iterator[Stream]:
 
 
 def _row(stream: Stream, now_ms: int, *, short: bool) -> list[str]:
-    retained = stream.tail - stream.floor
+    retained, written = stream.tail - stream.floor, show.moment(stream.written_ms)
     return [
         show.name(stream.key),
         state_of(stream, now_ms),
         show.size(retained) if short else str(retained),
         str(stream.messages),
-        show.moment(stream.written_ms)[:16].replace("T", " ")
-        if short
-        else show.moment(stream.written_ms),
+        show.to_the_minute(written) if short else written,
         show.name(stream.content_type).replace(" ", ""),
     ]
 

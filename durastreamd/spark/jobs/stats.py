@@ -202,11 +202,14 @@ def bins(records: DataFrame, table: list[StreamStats]) -> tuple[list[Bin], int]:
 
 _SUMS = show.numbers("messages", "bytes", "per s")
 _STREAMS = (
-    show.Column("stream"),
+    show.Column("stream", least=16),
     *_SUMS,
-    *show.numbers("first", "last", "longest gap", "producers"),
+    show.Column("first", number=True, spare=True),
+    show.Column("last", number=True),
+    show.Column("longest gap", number=True, spare=True),
+    show.Column("producers", number=True),
 )
-_BUCKETS = (show.Column("bucket"), *show.numbers("streams"), *_SUMS)
+_BUCKETS = (show.Column("bucket", least=16), *show.numbers("streams"), *_SUMS)
 
 
 class BucketStats(NamedTuple):
