@@ -69,7 +69,7 @@ class Inode:
     def fail(self, rng: random.Random) -> None:
         """Lose of what is still to be written what a power cut may lose, and have it forgotten."""
         if self.pending:
-            self.durable = rng.choice(_file_images(self, rng, 2))
+            self.durable = rng.choice(file_images(self, rng, 2))
             self.pending = []
             self.lossy = True
 
@@ -367,7 +367,7 @@ class SimDisk:
         return SimDisk(root)
 
 
-def _file_images(node: Inode, rng: random.Random, extra: int) -> list[bytes]:
+def file_images(node: Inode, rng: random.Random, extra: int) -> list[bytes]:
     """Return what a file may hold after a power cut."""
     if not node.pending:
         return [node.durable]
@@ -472,7 +472,7 @@ def crash_images(
             else:
                 choices = file_choices.get(id(node))
                 if choices is None:
-                    choices = file_choices[id(node)] = _file_images(node, rng, extra)
+                    choices = file_choices[id(node)] = file_images(node, rng, extra)
                 image.live[name] = Inode(choices[pick(len(choices))])
         image.durable = dict(image.live)
         return image

@@ -22,6 +22,7 @@ _LEFT = "make it readable and repair again, or move it away to give up what it h
 _OUTCOMES = ("untouched", "left alone", "whole", "in part", "lost", "undecided")
 # Of the ranges of one stream; more are in the JSON form and in the manifest.
 RANGES_SHOWN_MAX = 3
+SCREEN_STREAMS = 8
 NAME_TYPED_MAX = 60  # characters that anybody would type or copy into a command
 
 
@@ -79,7 +80,8 @@ def _lines(plan: Plan, root: Path) -> Iterator[str]:
         for name, number in _outcomes(plan).items()
         if number or name == "untouched"
     ]
-    yield f"plan for {root}: {counted(plan.streams, 'stream')}: {', '.join(sums)}"
+    summary = f"plan for {root}: {counted(plan.streams, 'stream')}: {', '.join(sums)}"
+    yield summary
     yield from left
     for told in plan.affected:
         yield from _stream(told)
@@ -99,6 +101,8 @@ def _lines(plan: Plan, root: Path) -> Iterator[str]:
         yield "forgotten producers: a retry of theirs may be refused, or stored again"
     if not plan.losses and not plan.doubts and not plan.left:
         yield "no byte is lost, but producers are forgotten" if forgotten else "nothing is lost"
+    if len(plan.affected) > SCREEN_STREAMS:  # it has left the screen by now
+        yield summary
 
 
 def streams_told(plan: Plan) -> Iterator[str]:

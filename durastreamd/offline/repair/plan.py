@@ -146,6 +146,10 @@ class _Planning:
         self._kept: set[str] = set()
         self._aside: dict[int, list[Piece]] = {}
         self._torn = self._found.torn_lsn
+        # To say what lost frames held: streams that lost bytes, owners by lsn, last lsns by stream.
+        self._hurt: set[str] = set()
+        self._owners: dict[int, int] = {}
+        self._latest: dict[int, int] = {}
 
     def run(self) -> None:
         self._gather()
@@ -396,11 +400,9 @@ class _Planning:
             paths += [fmt.segment_path(stream, base) for base in files.segments]
             paths += [fmt.snapshot_path(stream, *blob) for blob in files.snapshots]
             out += [path for path in paths if path not in self._kept]
-        out += [path for path in found.foreign if path not in out]
-        out += [path for path in found.leftovers if path not in out]
-        out += [orphan.path for orphan in found.orphans]
+        out += [*found.foreign, *found.leftovers, *(orphan.path for orphan in found.orphans)]
         for pieces in self._aside.values():
-            out += [p.path for p in pieces if p.path and p.path not in out]
+            out += [p.path for p in pieces if p.path]
         plan.out = list(dict.fromkeys(out))
         _empty_directories(self._disk, plan, found, {file.path for file in plan.made})
 
@@ -413,6 +415,9 @@ class _Planning:
                 self._about_journal(finding)
             elif finding.kind == "torn":
                 self._plan.notes.append(f"{finding.path}:{finding.position}: {finding.detail}, cut")
+        self._hurt = {told.stream for told in self._plan.affected if told.lost}
+        self._owners = {head.frame.lsn - 1: head.previous for head in found.heads}
+        self._latest = {head.frame.stream: head.frame.lsn for head in found.heads}  # by lsn
         for low, high in found.missing:
             self._about_missing(low, high)
 
@@ -441,17 +446,16 @@ class _Planning:
 
     def _about_missing(self, low: int, high: int) -> None:
         """Name records that were durable and are in no file."""
-        after = [head for head in self._found.heads if head.frame.lsn == high + 1]
         # The frame after a lost one says whose it was.
-        owner = after[0].previous if after and low == high else None
+        owner = self._owners.get(high) if low == high else None
         known = self._streams.get(owner) if owner else None
         if owner == MARK_STREAM:
             self._plan.notes.append(f"record {low} of the journal is lost; it held no data")
         elif owner == 0:
             self._lose("frames", f"record {low} of the journal: a bucket made or removed")
         elif known is not None:
-            hurt = any(told.stream == known.key and told.lost for told in self._plan.affected)
-            later = any(h.frame.stream == owner and h.frame.lsn > low for h in self._found.heads)
+            hurt = known.key in self._hurt
+            later = self._latest.get(known.id, 0) > low
             what = "nothing that is served was in it" if later else "its last, and what that held"
             what = "see above" if hurt else what
             self._lose("frames", f"record {low} of the journal, of {known.key}: {what}")
@@ -476,10 +480,11 @@ def _stream_of(census: Census, finding: Finding) -> int | None:
 def _empty_directories(disk: Disk, plan: Plan, found: Survey, made: set[str]) -> None:
     """Note the directories of streams that will hold nothing once the plan is carried out."""
     gone = set(plan.out)
+    filled = {path.rpartition("/")[0] for path in made}
     for stream in found.files:
         directory = fmt.stream_dir(stream)
         left = [n for n in disk.names(directory) if f"{directory}/{n}" not in gone]
-        if not left and not any(path.startswith(f"{directory}/") for path in made):
+        if not left and directory not in filled:
             plan.emptied.append(directory)
-            if directory in plan.out:
-                plan.out.remove(directory)
+    emptied = set(plan.emptied)
+    plan.out = [path for path in plan.out if path not in emptied]

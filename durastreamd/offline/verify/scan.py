@@ -5,7 +5,9 @@ place at which something does. Checksums are seeded with file and position, so n
 accident.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 from durastreamd.storage import catalog, format as fmt, journal
@@ -64,6 +66,16 @@ def journal_header(raw: bytes) -> JournalHeader | None:
     if raw[: fmt.JOURNAL_HEADER.size] != journal.encode_header(uuid, number, head):
         return None
     return JournalHeader(uuid, number, head)
+
+
+def placed(
+    heads: list[JournalHead], gaps: list[tuple[int, Gap]], covered: int
+) -> Iterator[tuple[tuple[int, Gap], int]]:
+    """Yield each gap, by number of its file, with the lsn of the first frame that it held."""
+    ends = sorted((head.number, head.end, head.frame.lsn) for head in heads)
+    highest = list(accumulate((lsn for _, _, lsn in ends), max, initial=covered))
+    for number, gap in gaps:
+        yield (number, gap), highest[bisect_right(ends, (number, gap.position, 2**64))] + 1
 
 
 # --- catalogue ---

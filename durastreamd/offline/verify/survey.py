@@ -397,8 +397,11 @@ def read_journal(found: Survey, raws: dict[int, bytes]) -> None:
     found.heads = [heads[lsn] for lsn in sorted(heads) if lsn > found.covered_lsn]
     _durable(found, heads)
     _report_files(found, raws, first)
-    placed = [lsn for number, gap in gaps if number >= first for lsn in [_gap(found, number, gap)]]
-    _report_lost(found, placed)
+    placed = dict(scan.placed(found.heads, gaps, found.covered_lsn))
+    for (number, gap), lsn in placed.items():
+        if number >= first:
+            _report_gap(found, number, gap, lsn)
+    _report_lost(found, {lsn for (number, _), lsn in placed.items() if number >= first})
 
 
 def _read_journal_file(
@@ -457,11 +460,9 @@ def _report_files(found: Survey, raws: dict[int, bytes], first: int) -> None:
             found.found(path, head.payload_at, kind, detail, harmless=harmless)
 
 
-def _gap(found: Survey, number: int, gap: Gap) -> int:
-    """Report bytes that do not verify; return the lsn of the first frame they held."""
+def _report_gap(found: Survey, number: int, gap: Gap, lsn: int) -> None:
+    """Report bytes that do not verify, of which the first were the frame ``lsn``."""
     path = fmt.journal_path(number)
-    before = [h.frame.lsn for h in found.heads if (h.number, h.end) <= (number, gap.position)]
-    lsn = max([found.covered_lsn, *before]) + 1
     if number not in found.headers:
         # Nothing in such a file is known to be torn: its header was durable before any frame.
         detail = f"frame {lsn} does not verify, nor does the file's header"
@@ -475,10 +476,9 @@ def _gap(found: Survey, number: int, gap: Gap) -> int:
     else:
         detail = f"{gap.end - gap.position} bytes of a batch that was never acknowledged"
         found.found(path, gap.position, "torn", detail, harmless=True)
-    return lsn
 
 
-def _report_lost(found: Survey, placed: list[int]) -> None:
+def _report_lost(found: Survey, placed: set[int]) -> None:
     """Note which frames are in no file; those that no gap accounts for are reported here."""
     low = found.covered_lsn + 1
     if found.commit is None:
