@@ -10,11 +10,11 @@ from durastreamd.kit.console import Console
 from durastreamd.kit.status import OK
 
 _COLUMNS = (
-    show.Column("NAME"),
+    show.Column("NAME", least=16),
     show.Column("STATE"),
     *show.numbers("BYTES", "MESSAGES"),
     show.Column("WRITTEN"),
-    show.Column("TYPE", gives=True),
+    show.Column("TYPE", least=8),
 )
 _STYLES = {"damaged": "bold red", "closed": "dim"}
 
@@ -40,7 +40,7 @@ def _list(args: argparse.Namespace, console: Console) -> int:
     if rows or console.on_terminal:
         show.table(console, _COLUMNS, rows, _STYLES)
     if console.on_terminal:
-        console.line(show.plural(len(rows), "stream"))
+        console.line(show.counted(len(rows), "stream"))
     return OK
 
 

@@ -4,6 +4,9 @@ What a client stored is never written by these: its bytes stay as they are (``js
 """
 
 import json
+import re
+
+_LONE = re.compile("[\ud800-\udfff]")
 
 
 def json_body(value: object) -> bytes:
@@ -17,5 +20,9 @@ def json_compact(value: object) -> bytes:
 
 
 def json_line(value: object) -> str:
-    """Return a value on one line, its characters as they are."""
-    return json.dumps(value, ensure_ascii=False)
+    """Return a value on one line, its characters as they are; what no text can hold is escaped.
+
+    The latter is a byte of a file's name that is no UTF-8: a lone surrogate in Python.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isascii() else _LONE.sub(lambda one: f"\\u{ord(one[0]):04x}", text)

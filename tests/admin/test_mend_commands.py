@@ -400,6 +400,23 @@ def test_bytes_that_nothing_proves_wait_for_a_word(data: Path) -> None:
     assert manifest["unproven"]["/orders/1"] == one["without_proof"]
 
 
+def test_names_of_files_that_are_no_text_are_shown_moved_and_brought_back(data: Path) -> None:
+    """Bytes that are no UTF-8, a sequence that would drive a terminal, a name as long as can be."""
+    for name in (b"\xff\xfe \x1b[31m\n.jnl", b"\xff" + b"n" * 250):
+        (data / os.fsdecode(name)).touch()
+    before = tree(data)
+    for command in (("verify",), ("repair", "--verbose")):
+        plain = run("--data-dir", data, *command)
+        assert plain.status == FOUND
+        assert "\x1b" not in plain.text
+        assert "\\udcff\\udcfe \\x1b[31m\\n.jnl" in plain.text
+        assert run("--json", "--data-dir", data, *command).records
+    assert run("--data-dir", data, "repair", "--apply", "--yes").status == OK
+    undo = ("repair", "--undo", "repair-0001", "--apply", "--yes")
+    assert run("--data-dir", data, *undo).status == OK
+    assert {p: sums for p, sums in tree(data).items() if "quarantine" not in p} == before
+
+
 def test_gc_removes_what_nothing_refers_to_and_only_that(data: Path) -> None:
     run("--data-dir", data, "repair", "--apply", "--yes")
     assert run("--data-dir", data, "verify").status == OK

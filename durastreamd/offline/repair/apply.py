@@ -315,7 +315,7 @@ def _next_name(disk: Disk) -> str:
 
 
 def _dumped(manifest: RepairManifest) -> bytes:
-    return json.dumps(vars(manifest), indent=1, ensure_ascii=False).encode()
+    return json.dumps(vars(manifest), indent=1).encode()  # names of files may be no text at all
 
 
 def _write(disk: Disk, path: str, data: bytes) -> None:
