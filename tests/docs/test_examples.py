@@ -42,8 +42,8 @@ def test_lines_are_stored_once_however_often_they_are_sent(daemon: Daemon, tmp_p
 
 
 def test_every_example_is_run_by_a_test() -> None:
-    tested = (
-        Path(__file__).read_text() + (ROOT / "tests" / "spark" / "test_examples.py").read_text()
-    )
+    others = ("spark/test_examples.py", "system/test_subscriptions.py")
+    tested = Path(__file__).read_text()
+    tested += "".join((ROOT / "tests" / other).read_text() for other in others)
     for path in (ROOT / "examples").glob("*.py"):
         assert f'"{path.name}"' in tested, path
