@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, TextIO
@@ -18,7 +19,40 @@ _PRIORITIES: Final = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL
 _COLOURS: Final = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 _PLAIN: Final = re.compile(r"[^\s\"=\\]+")
 
+RECENT_MAX = 200  # records that are kept in memory, and of each at most ...
+RECENT_CHARACTERS_MAX = 1000  # ... so much of its message
+
 Value = str | int | float | bool
+
+
+class Recent(logging.Handler):
+    """Keeps the last records of the process, for whoever looks at the server without its log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: deque[dict[str, object]] = deque(maxlen=RECENT_MAX)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep what a line would say, and nothing that the record holds on to."""
+        said = record.getMessage()
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            said += f": {record.exc_info[1]!r}"
+        self._kept.append(
+            {
+                "time_ms": int(record.created * 1000),
+                "level": record.levelname.lower(),
+                "logger": record.name,
+                "message": said[:RECENT_CHARACTERS_MAX],
+                "fields": {name: str(value)[:200] for name, value in fields_of(record).items()},
+            }
+        )
+
+    def lines(self) -> list[dict[str, object]]:
+        """Return what was kept, the oldest first."""
+        return list(self._kept)
+
+
+recent = Recent()
 
 
 def set_up(form: str, level: str, environment: Mapping[str, str]) -> None:
@@ -28,7 +62,7 @@ def set_up(form: str, level: str, environment: Mapping[str, str]) -> None:
     # Which thread or process wrote a record is in no form; finding out costs more than formatting.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, recent]
     root.setLevel(level.upper())
 
 

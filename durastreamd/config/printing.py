@@ -28,10 +28,14 @@ def config_text(loaded: LoadedConfig) -> str:
     for section in section_defaults():
         lines += ["", f"[{section}]"]
         for each in in_section(section):
-            value = getattr(getattr(loaded.config, section), each.key)
-            shown = "***" if each.secret and value else value
-            lines.append(_line(each, shown, loaded.source(each.name)))
+            lines.append(_line(each, shown(loaded, each), loaded.source(each.name)))
     return "\n".join(lines) + "\n"
+
+
+def shown(loaded: LoadedConfig, setting: Setting) -> object:
+    """Return the value of a setting that is in force; not that of a secret."""
+    value: object = getattr(getattr(loaded.config, setting.section), setting.key)
+    return "***" if setting.secret and value else value
 
 
 def in_section(section: str) -> list[Setting]:

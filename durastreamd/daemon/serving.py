@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from durastreamd import logs
-from durastreamd.config import Config, ConfigError, LoadedConfig
+from durastreamd.config import SETTINGS, Config, ConfigError, LoadedConfig
+from durastreamd.config.printing import shown, toml
 from durastreamd.daemon.descriptors import fitted, raise_limit
 from durastreamd.daemon.listening import (
     Taken,
@@ -39,6 +40,7 @@ from durastreamd.service.access.options import check_exposure, is_local
 from durastreamd.service.app import App
 from durastreamd.service.limits import Limits
 from durastreamd.service.operating.access_log import AccessLog
+from durastreamd.service.operating.inspection import SettingFacts
 from durastreamd.service.operating.space import Space
 from durastreamd.streams.registry import Streams
 from durastreamd.streams.scrubber import Scrubber
@@ -138,6 +140,7 @@ class Daemon:
         self._notifier = plan.manager.notifier
         self._stopping = False
         self.config = config  # in force
+        self._loaded = plan.loaded  # the same, with where each value came from
         self.streams = Streams(opened.engine, now_ms, config.streams, read_only=read_only)
         self.space = Space(opened.room, config.disk)
         self.app = App(
@@ -177,12 +180,24 @@ class Daemon:
         operations.metrics.statistics = self.server.statistics
         operations.metrics.recovery = opened.recovery
         operations.metrics.scrub = self.scrubber
+        inspection = operations.inspection
+        inspection.place = self.config.server.data_dir
+        inspection.settings = self._settings
+        inspection.connections = self.server.connections
+        inspection.log = logs.recent.lines
         if self.config.server.read_only:
             operations.readiness.notice("read-only", lambda: "Every write is refused.")
             return
         operations.metrics.room = space
         full = "The disk is nearly full; appends are refused."
         operations.readiness.watch("disk", lambda: full if space.low else None)
+
+    def _settings(self) -> list[SettingFacts]:
+        """Return every setting in force, with where it came from; secrets are not shown."""
+        return [
+            SettingFacts(name, toml(shown(self._loaded, each)), self._loaded.source(name), each.why)
+            for name, each in SETTINGS.items()
+        ]
 
     def _activity(self) -> int:
         """Return a number that grows while there is work."""
@@ -281,11 +296,13 @@ class Daemon:
         """Read everything again: settings, keys, and whatever else registered."""
         self._notifier.reloading()
         try:
-            done = self.reloads.reload(self.config, self._plan.reload().config)
+            fresh = self._plan.reload()
+            done = self.reloads.reload(self.config, fresh.config)
         except (ConfigError, OSError) as exc:
             logger.error("reload failed, everything stays as it was: %s", exc)  # noqa: TRY400
         else:
             self.config = done.config
+            self._loaded = fresh._replace(config=done.config)
             logger.info("reloaded; changed: %s", ", ".join(done.changed) or "no setting")
             if done.restart:
                 logger.warning("these need a restart: %s", ", ".join(done.restart))

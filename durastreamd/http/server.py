@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 from trio.lowlevel import notify_closing, wait_readable
@@ -52,6 +52,15 @@ _BEGUN_BYTES: Final = 512  # of a connection for TLS, to see whether it speaks t
 _PLAIN_HTTP: Final = re.compile(rb"[A-Z]")  # a method; TLS begins with the byte 22
 
 
+class ConnectionFacts(NamedTuple):
+    """One connection, for whoever looks."""
+
+    peer: str
+    protocol: str  # h1 or h2
+    tls: bool
+    open_s: float
+
+
 class Server:
     """Serves a handler on its listeners."""
 
@@ -77,7 +86,7 @@ class Server:
         self._relief = relief
         self._exhausted = Seldom(log, logging.WARNING)
         self._context: ServeContext | None = None
-        self._served: set[Served] = set()
+        self._served: dict[Served, tuple[str, bool, float]] = {}  # peer, TLS or not, since when
         self._opening: set[trio.CancelScope] = set()  # Connections that have not said a word yet.
         self._per_address: Counter[str] = Counter()
         self._refusing = 0
@@ -140,6 +149,16 @@ class Server:
     def draining(self) -> bool:
         """Whether no new connections are taken; handlers of endless responses should end them."""
         return self._drained.is_set()
+
+    def connections(self) -> list[ConnectionFacts]:
+        """Return every connection that has said a word, the oldest first."""
+        now = trio.current_time()
+        return [
+            ConnectionFacts(
+                peer, "h2" if isinstance(each, H2Connection) else "h1", tls, now - since
+            )
+            for each, (peer, tls, since) in self._served.items()
+        ]
 
     def drain(self) -> None:
         """Stop accepting; hang up each connection when its exchanges are done."""
@@ -258,13 +277,13 @@ class Server:
             if transport is not None:
                 await transport.hang_up()
             return
-        self._served.add(connection)
+        self._served[connection] = (peer, tls is not None, trio.current_time())
         newer = isinstance(connection, H2Connection)
         self.statistics.h2_open += newer
         try:
             await connection.serve()
         finally:
-            self._served.discard(connection)
+            del self._served[connection]
             self.statistics.h2_open -= newer
             self.statistics.stalled_total += transport.stalled
 

@@ -22,6 +22,7 @@ from durastreamd.service.access.guard import Guard
 from durastreamd.service.access.options import AccessOptions
 from durastreamd.service.access.visitors import Visitor, Visitors
 from durastreamd.service.admission import Admission
+from durastreamd.service.answers import NOT_CACHED
 from durastreamd.service.bootstrap import Bootstrap
 from durastreamd.service.buckets import READING, Buckets, not_allowed
 from durastreamd.service.failures import FAILURES, problem_of, rendered
@@ -30,7 +31,7 @@ from durastreamd.service.live import LiveReads
 from durastreamd.service.operating.access_log import AccessLog
 from durastreamd.service.operating.counts import CATCH_UP, LONG_POLL, SSE, Counts
 from durastreamd.service.operating.lag import LagMeter
-from durastreamd.service.operating.operations import Operations, is_operation
+from durastreamd.service.operating.operations import INSPECTOR, Operations, is_operation
 from durastreamd.service.reader import Reader
 from durastreamd.service.reads import Reads
 from durastreamd.service.retention import Retention
@@ -147,6 +148,8 @@ class App:
             exchange.common = page.common
         if request.method == "OPTIONS":
             await self._preflight(exchange)  # browsers send no token with it
+        elif request.path == "/" and b"text/html" in request.headers.get(b"accept", b""):
+            await exchange.respond(303, [(b"Location", INSPECTOR.encode()), NOT_CACHED])
         elif not request.path.startswith(PREFIX) and is_operation(request.path):
             await self.operations.answer(exchange, admission.gate)
         elif (reserved := reserved_place(request.path)) is not None:

@@ -7,6 +7,8 @@ A page is gathered in turns of ``TURN_STREAMS``. Between two of them streams com
 turn begins behind the last key it looked at, and a page is no picture of one moment.
 """
 
+import heapq
+from collections.abc import Callable
 from urllib.parse import quote
 
 import trio
@@ -24,9 +26,19 @@ from durastreamd.streams.registry import Streams
 
 LIMIT_MAX = 1000  # streams of a page, and how many it has if nobody says
 PAGE_BYTES_MAX = 1024 * 1024  # a page of long names ends sooner: it is in memory whole
+RANKED_STREAMS = 1000  # compared in one turn; a comparison is a tenth of a row
 TURN_STREAMS = 100  # looked at in one turn of the event loop, a millisecond or two
 # Streams that are deleted or expired are passed over, but a page ends after looking at so many.
 LOOKED_MAX = 20_000
+EVERYWHERE = ""  # the place of an operator's listing: both surfaces
+
+# What an operator's listing may be sorted by, the largest first.
+_SORTS: dict[str, Callable[[Stream], int]] = {
+    "bytes": lambda stream: stream.tail - max(stream.floor, stream.fork_position),
+    "messages": lambda stream: stream.messages,
+    "written": lambda stream: stream.written_ms,
+    "created": lambda stream: stream.created_ms,
+}
 
 
 class _Page:
@@ -37,13 +49,13 @@ class _Page:
         self.looked = 0
         self.after = after
         self.more = False
-        self._limit = limit
+        self.limit = limit
         self._bytes = 0
 
     @property
     def full(self) -> bool:
         """Tell whether another row would be too many."""
-        return len(self.rows) >= self._limit or self._bytes >= PAGE_BYTES_MAX
+        return len(self.rows) >= self.limit or self._bytes >= PAGE_BYTES_MAX
 
     def add(self, row: bytes) -> None:
         """Take a row in."""
@@ -67,16 +79,40 @@ class Listings:
         limit = single(asked, "limit")
         page = _Page(LIMIT_MAX if limit is None else limit_of(limit), place + after)
         low = place + prefix
+        if place == EVERYWHERE and "sort" in asked:
+            await self._rank(page, asked["sort"][0], low, permit)
+            return _written({"prefix": prefix}, page, None)
         for span in permit.listed(low) if permit is not None else [KeySpan(low)]:
             await trio.lowlevel.checkpoint()
             await self._gather(page, span, permit)
             if page.more:
                 break
-        head = {"bucket_id": place[:-1]} if place != "/" else {}
-        begun = json_body({**head, "prefix": prefix, "stream_count": len(page.rows)})
+        head = {"bucket_id": place[:-1]} if place not in (EVERYWHERE, "/") else {}
         cursor = page.after.removeprefix(place) if page.more else None
-        ended = json_body({"next_cursor": cursor, "has_more": page.more})
-        return b'%s, "streams": [%s], %s' % (begun[:-1], b", ".join(page.rows), ended[1:])
+        return _written({**head, "prefix": prefix}, page, cursor)
+
+    async def _rank(self, page: _Page, sort: str, low: str, permit: Permit | None) -> None:
+        """Fill a page with the largest of all streams by some measure: one page, no next one."""
+        measure = _SORTS.get(sort)
+        if measure is None:
+            detail = f"sort is one of {', '.join(_SORTS)}, not {quoted(sort)}."
+            raise ProblemError(problems.BAD_REQUEST, detail)
+        best: list[tuple[int, int]] = []
+        now_ms, by_id = self._streams.clock(), self._streams.engine.namespace.by_id
+        ids = list(by_id)
+        for at in range(0, len(ids), RANKED_STREAMS):
+            for each in ids[at : at + RANKED_STREAMS]:
+                stream = by_id.get(each)
+                if stream is None or stream.gone or stream.expired(now_ms):
+                    continue
+                if stream.key.startswith(low) and (permit is None or permit.covers(stream.key)):
+                    best.append((measure(stream), each))
+            best = heapq.nlargest(page.limit, best)
+            await trio.lowlevel.checkpoint()
+        for _, each in best:
+            stream = by_id.get(each)
+            if stream is not None and not page.full:
+                page.add(json_body(self.row(stream, permit)))
 
     async def _gather(self, page: _Page, span: KeySpan, permit: Permit | None) -> None:
         """Add the streams of a span to a page, until it is full and one more is there."""
@@ -92,7 +128,7 @@ class Listings:
                 if page.full:
                     page.more = True
                     return
-                page.add(json_body(self._row(stream, permit)))
+                page.add(json_body(self.row(stream, permit)))
                 page.after = after
             if len(turn) < limit or span.alone:
                 return
@@ -102,7 +138,8 @@ class Listings:
                 return
             await trio.lowlevel.checkpoint()
 
-    def _row(self, stream: Stream, permit: Permit | None) -> dict[str, object]:
+    def row(self, stream: Stream, permit: Permit | None) -> dict[str, object]:
+        """Return what a page tells of one stream."""
         name = stream.key.partition("/")[2]
         row: dict[str, object] = {
             "stream_id": name,
@@ -117,6 +154,7 @@ class Listings:
             "next_offset": mint(stream.tail),
             "message_count": stream.messages,
             "byte_count": stream.tail,
+            "reader_count": self._streams.reader_count(stream),
         }
         if stream.ttl_ms >= 0:
             row["ttl_ms"] = stream.ttl_ms
@@ -131,6 +169,12 @@ class Listings:
         if stream.damage:
             row["damaged"] = True
         return row
+
+
+def _written(head: dict[str, str], page: _Page, cursor: str | None) -> bytes:
+    begun = json_body({**head, "stream_count": len(page.rows)})
+    ended = json_body({"next_cursor": cursor, "has_more": page.more})
+    return b'%s, "streams": [%s], %s' % (begun[:-1], b", ".join(page.rows), ended[1:])
 
 
 def path_of(key: str) -> str:

@@ -23,7 +23,7 @@ from durastreamd.service.limits import Limits
 from durastreamd.service.operating.counts import LONG_POLL, SSE, Counts
 from durastreamd.service.reader import Page, Reader, below_floor
 from durastreamd.service.reads import UP_TO_DATE, Reads
-from durastreamd.streams.follower import Follower
+from durastreamd.streams.follower import Follower, ReaderFacts
 from durastreamd.streams.registry import Streams
 
 # Of a message that is larger than an event should be: made and sent at once. Six times as much in
@@ -55,10 +55,13 @@ class LiveReads:
         self.streams.wake_all()
 
     @contextmanager
-    def _counted(self, mode: str) -> Iterator[None]:
+    def _following(self, exchange: Exchange, stream: Stream, mode: str) -> Iterator[Follower]:
+        """Lend a place at the tail, counted and shown as that of a live reader."""
+        reader = ReaderFacts(self.streams.clock(), mode, exchange.request.peer)
         self.counts.live[mode] += 1
         try:
-            yield
+            with self.streams.follow(stream, reader) as follower:
+                yield follower
         finally:
             self.counts.live[mode] -= 1
 
@@ -95,7 +98,7 @@ class LiveReads:
         start = self.reader.position_of(stream, head.offset)
         await self._pause(exchange, stream, start, head.cursor)
         lease = permit.lease() if permit is not None else None
-        with self.streams.follow(stream) as follower, self._counted(LONG_POLL):
+        with self._following(exchange, stream, LONG_POLL) as follower:
             async with exchange.until_hang_up() as scope:
                 with lease or nullcontext():
                     await self._wait_past(stream, follower, start)
@@ -169,7 +172,7 @@ class LiveReads:
         fields += [(b"X-Accel-Buffering", b"no"), self.reader.life(stream)]
         if sse.needs_base64(stream.content_type):
             fields.append((b"Stream-SSE-Data-Encoding", b"base64"))
-        with self.streams.follow(stream) as follower, self._counted(SSE):
+        with self._following(exchange, stream, SSE) as follower:
             session = _Session(self, exchange, stream, follower, start, head.cursor)
             lease = permit.lease(follower.rouse) if permit is not None else None
             await exchange.start(200, fields)

@@ -7,11 +7,20 @@ is kept for the others: each batch is encoded once, however many follow.
 """
 
 from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 import trio
 
 # Followers are at the tail or a batch behind; whoever is further behind reads by itself.
 _SHARED_MAX = 4
+
+
+class ReaderFacts(NamedTuple):
+    """Who follows, for whoever looks."""
+
+    since_ms: int
+    mode: str
+    peer: str
 
 
 class Following:
@@ -44,10 +53,11 @@ class Follower:
     while it waits; ``rouse`` wakes the task whatever that function could do.
     """
 
-    __slots__ = ("_deliver", "_receive", "_send", "following")
+    __slots__ = ("_deliver", "_receive", "_send", "following", "reader")
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: Following, reader: ReaderFacts | None = None) -> None:
         self.following = following
+        self.reader = reader
         self._deliver: Callable[[], bool] | None = None
         self._send, self._receive = trio.open_memory_channel[None](1)
         following.followers.add(self)

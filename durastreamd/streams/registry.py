@@ -28,7 +28,7 @@ from durastreamd.model.stream_state import Stream
 from durastreamd.protocol.outcomes import Deleted, Gone, NotFound, Outcome
 from durastreamd.streams.actor import Actor
 from durastreamd.streams.committer import Committer, Waiter
-from durastreamd.streams.follower import Follower, Following
+from durastreamd.streams.follower import Follower, Following, ReaderFacts
 from durastreamd.streams.keeper import Keeper, floor_by_policy
 from durastreamd.streams.limits import StreamLimits
 from durastreamd.streams.sweeper import Sweeper
@@ -134,12 +134,12 @@ class Streams:
                 pass  # memory has it; a later read will put it on disk
 
     @contextmanager
-    def follow(self, stream: Stream) -> Iterator[Follower]:
-        """Lend a place at the tail of a stream."""
+    def follow(self, stream: Stream, reader: ReaderFacts | None = None) -> Iterator[Follower]:
+        """Lend a place at the tail of a stream; ``reader`` is told to whoever asks for readers."""
         following = self._following.get(stream.id)
         if following is None:
             following = self._following[stream.id] = Following()
-        follower = Follower(following)
+        follower = Follower(following, reader)
         try:
             yield follower
         finally:
@@ -151,6 +151,17 @@ class Streams:
         """Wake every follower, whatever it waits for."""
         for following in list(self._following.values()):
             following.wake()
+
+    def reader_count(self, stream: Stream) -> int:
+        """Return how many readers wait at the tail of a stream."""
+        following = self._following.get(stream.id)
+        return len(following.followers) if following is not None else 0
+
+    def readers_of(self, stream: Stream) -> list[ReaderFacts]:
+        """Return who waits at the tail of a stream, those who came first in front."""
+        following = self._following.get(stream.id)
+        followers = following.followers if following is not None else ()
+        return sorted(each.reader for each in followers if each.reader is not None)
 
     def follower_count(self) -> int:
         """Return how many readers wait at a tail."""

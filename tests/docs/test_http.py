@@ -44,7 +44,7 @@ async def allowed(site: Site, path: str) -> str:
 
 @pytest.mark.usefixtures("autojump_clock")
 async def test_every_route_has_the_methods_that_the_page_says() -> None:
-    assert len(ROUTES) == 12
+    assert len(ROUTES) == 15
     async with serving() as site:
         assert (await site.raw("PUT", "/agents")).status == 201
         await site.make("notes/doc")

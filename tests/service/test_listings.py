@@ -58,6 +58,7 @@ async def test_a_row_tells_what_head_tells(surface: str, autojump_clock: MockClo
             "next_offset": head.next,
             "message_count": int(head["Stream-Message-Count"]),
             "byte_count": int(head["Stream-Byte-Count"]),
+            "reader_count": 0,
             "ttl_ms": 60_000,
             "snapshot_offset": head["Stream-Snapshot-Offset"],
         }
@@ -158,13 +159,13 @@ class Turns(trio.abc.Instrument):
 
 @SURFACES
 async def test_a_page_is_gathered_in_turns(surface: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, real = Turns(), listings.Listings._row
+    turns, real = Turns(), listings.Listings.row
 
     def row(*args: object) -> dict[str, object]:
         turns.add()
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(listings.Listings, "_row", row)
+    monkeypatch.setattr(listings.Listings, "row", row)
     async with serving() as site:
         await site.raw("PUT", "/agents")
         for number in range(250):

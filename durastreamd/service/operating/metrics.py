@@ -268,16 +268,31 @@ def _of_process(begun_s: float) -> Iterator[Metric]:
     yield Gauge("process_start_time_seconds", "When it began, since 1970.", value=begun_s)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     yield Gauge("process_max_fds", "How many descriptors it may have.", value=limit)
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            pages = file.read().split()
-        open_fds = len(os.listdir("/proc/self/fd"))
-    except OSError:
+    pages, open_fds = _memory_pages()
+    if not pages:
         return
     unit = resource.getpagesize()
-    yield Gauge("process_virtual_memory_bytes", "Virtual memory.", value=int(pages[0]) * unit)
-    yield Gauge("process_resident_memory_bytes", "Resident memory.", value=int(pages[1]) * unit)
+    yield Gauge("process_virtual_memory_bytes", "Virtual memory.", value=pages[0] * unit)
+    yield Gauge("process_resident_memory_bytes", "Resident memory.", value=pages[1] * unit)
     yield Gauge("process_open_fds", "Open descriptors.", value=open_fds)
+
+
+def process_figures() -> tuple[int, float, int]:
+    """Return resident bytes, seconds of CPU and open descriptors; zeros where /proc hides them."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    pages, open_fds = _memory_pages()
+    resident = pages[1] * resource.getpagesize() if pages else 0
+    return resident, used.ru_utime + used.ru_stime, open_fds
+
+
+def _memory_pages() -> tuple[list[int], int]:
+    """Return virtual and resident memory in pages, and how many descriptors are open."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            pages = [int(each) for each in file.read().split()]
+        return pages, len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return [], 0
 
 
 # --- families ---

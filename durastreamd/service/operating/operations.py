@@ -1,4 +1,7 @@
-"""What is for operators rather than for clients of streams: health, readiness, metrics, errors."""
+"""What is for operators rather than for clients of streams.
+
+Health, readiness, metrics, the meaning of errors, and the inspector with what it asks for.
+"""
 
 from collections.abc import Mapping
 
@@ -14,6 +17,8 @@ from durastreamd.service.answers import NOT_CACHED
 from durastreamd.service.buckets import READING, not_allowed
 from durastreamd.service.live import LiveReads
 from durastreamd.service.operating.counts import Counts
+from durastreamd.service.operating.inspection import STREAMS, Inspection
+from durastreamd.service.operating.inspector import inspector_page
 from durastreamd.service.operating.lag import LagMeter
 from durastreamd.service.operating.metrics import CONTENT_TYPE, Metrics
 from durastreamd.service.operating.readiness import Readiness
@@ -23,7 +28,9 @@ STUCK_S = 10.0  # a sync that takes longer than this is not going to be good
 ERRORS = "/errors/"
 ALIVE = ("/health", "/-/healthz")
 READY = "/-/readyz"
-OPEN = (*ALIVE, READY)
+INSPECTOR = "/-/inspector"
+OPEN = (*ALIVE, READY, INSPECTOR)  # the page itself shows nothing; what it asks for needs a token
+JSON_FIELDS = [(b"Content-Type", b"application/json"), NOT_CACHED]
 
 
 def is_operation(path: str) -> bool:
@@ -50,6 +57,7 @@ class Operations:
         self.readiness.notice("damaged", self._damaged)
         self.readiness.notice("unwritable", self._unwritable)
         self.metrics = Metrics(streams, counts, refusals, lag, self.readiness)
+        self.inspection = Inspection(streams, counts, lag, self.readiness, self.metrics)
 
     def _stuck(self) -> str | None:
         since = self._streams.committer.busy_since
@@ -73,13 +81,16 @@ class Operations:
     async def answer(self, exchange: Exchange, gate: Gate | None) -> None:
         """Answer, or raise the problem; what is not for everybody needs the scope admin."""
         request = exchange.request
-        path = request.path
-        if path == ERRORS[:-1]:
-            path = ERRORS
-        if gate is not None and path not in OPEN and not path.startswith(ERRORS):
+        path = ERRORS if request.path == ERRORS[:-1] else request.path
+        of_streams = path == STREAMS or path.startswith(f"{STREAMS}/")
+        if gate is not None and not (of_streams or path in OPEN or path.startswith(ERRORS)):
             gate.check_admin(gate.identify(request))
         if request.method not in ("GET", "HEAD"):
             raise not_allowed(READING)
+        if of_streams:  # shows what its caller may read
+            body = await self.inspection.about_streams(request, gate)
+            await exchange.respond(200, JSON_FIELDS, body)
+            return
         if path in ALIVE:
             # How busy the server is, is for those who may know more than that it lives.
             figures = self._figures() if gate is None else {}
@@ -91,9 +102,17 @@ class Operations:
             await exchange.respond(200, [(b"Content-Type", CONTENT_TYPE), NOT_CACHED], page)
         elif path.startswith(ERRORS):
             await _respond_json(exchange, 200, _error(path.removeprefix(ERRORS)))
+        elif path == INSPECTOR:
+            await exchange.respond(200, *inspector_page())
         else:
+            await self._answer_facts(exchange, path)
+
+    async def _answer_facts(self, exchange: Exchange, path: str) -> None:
+        facts = self.inspection.about_server(path)
+        if facts is None:
             detail = f"Nothing is here; streams are under {PREFIX}."
             raise ProblemError(problems.NOT_FOUND, detail)
+        await _respond_json(exchange, 200, facts)
 
     async def _answer_ready(self, exchange: Exchange) -> None:
         reasons = self.readiness.reasons()
@@ -142,5 +161,4 @@ def _explained(row: problems.Problem) -> dict[str, object]:
 
 
 async def _respond_json(exchange: Exchange, status: int, body: Mapping[str, object]) -> None:
-    fields = [(b"Content-Type", b"application/json"), NOT_CACHED]
-    await exchange.respond(status, fields, json_body(body))
+    await exchange.respond(status, JSON_FIELDS, json_body(body))

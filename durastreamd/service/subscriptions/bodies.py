@@ -186,7 +186,7 @@ def shown_streams(subscription: Subscription) -> list[Object]:
 
 def described(subscription: Subscription, kid: str) -> Object:
     """Return what GET says of a subscription; what it does not have is left out."""
-    config, head = subscription.config, subscription.head
+    config = subscription.config
     body: Object = {
         "id": subscription.id,
         "subscription_id": subscription.id,
@@ -200,11 +200,6 @@ def described(subscription: Subscription, kid: str) -> Object:
         "created_at": moment(subscription.created_ms),
         "description": config.description or None,
         **standing(subscription),
-        "holder": head.holder or None,
-        "lease_until": moment(head.lease_ms) if head.lease_ms else None,
-        "retry_count": head.failures,
-        "next_attempt_at": moment(head.due_ms) if head.failures else None,
-        "last_error": head.error or None,
     }
     if subscription.webhook:
         jwks = f"{root_url(subscription)}/jwks.json"
@@ -216,10 +211,15 @@ def described(subscription: Subscription, kid: str) -> Object:
 
 
 def standing(subscription: Subscription) -> Object:
-    """Return how a subscription is doing, in short."""
+    """Return how a subscription is doing; what it does not have is None."""
     head = subscription.head
     return {
         "status": "failed" if head.failures else "active",
         "state": subscription.state.name.lower(),
         "generation": head.generation,
+        "holder": head.holder or None,
+        "lease_until": moment(head.lease_ms) if head.lease_ms else None,
+        "retry_count": head.failures,
+        "next_attempt_at": moment(head.due_ms) if head.failures else None,
+        "last_error": head.error or None,
     }
