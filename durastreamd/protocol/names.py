@@ -52,6 +52,8 @@ def reserved_place(path: str) -> tuple[str, list[str]] | None:
 
     A root is a bucket, or "" for the path surface. The segments are as they came.
     """
+    if RESERVED_ROOT not in path and "%" not in path:
+        return None
     if path.startswith(PREFIX):
         root, rest = "", path[len(PREFIX) :].split("/")
     else:
