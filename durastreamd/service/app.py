@@ -149,7 +149,7 @@ class App:
         if request.method == "OPTIONS":
             await self._preflight(exchange)  # browsers send no token with it
         elif request.path == "/" and b"text/html" in request.headers.get(b"accept", b""):
-            await exchange.respond(303, [(b"Location", INSPECTOR.encode()), NOT_CACHED])
+            await exchange.respond(307, [(b"Location", INSPECTOR.encode()), NOT_CACHED])
         elif not request.path.startswith(PREFIX) and is_operation(request.path):
             await self.operations.answer(exchange, admission.gate)
         elif (reserved := reserved_place(request.path)) is not None:

@@ -1,4 +1,4 @@
-"""The README: its lines, run as they stand there, and its figures, as the benchmark has them."""
+"""The README and the guide: their lines, run as they stand there, and the benchmark's figures."""
 
 import json
 import re
@@ -14,7 +14,8 @@ from tests.support.daemon import Daemon
 from tests.support.patience import PATIENCE_S
 
 TOP = Path(__file__).parent.parent.parent
-TEXT = (TOP / "README.md").read_text()
+TEXT = (TOP / "README.md").read_text() + (TOP / "docs" / "guide.md").read_text()
+FIGURES = (TOP / "docs" / "speed.md").read_text()
 LINES = re.findall(r"^curl .*$", TEXT, re.MULTILINE)
 DSADMIN_LINES = re.findall(r"^dsadmin .*$", TEXT, re.MULTILINE)
 
@@ -111,7 +112,7 @@ MISSING = {"fails", "nothing left"}  # what a server could not do
 
 def test_the_figures_are_those_of_the_benchmark() -> None:
     workloads = json.loads((TOP / "bench" / "results.json").read_text())["workloads"]
-    lines = re.findall(r"^\|(.*)\|$", TEXT, re.MULTILINE)
+    lines = re.findall(r"^\|(.*)\|$", FIGURES, re.MULTILINE)
     (_, *servers), _, *rows = [[part.strip() for part in line.split("|")] for line in lines]
     assert [name for name, *_ in rows] == list(ROWS)
     for name, *figures in rows:

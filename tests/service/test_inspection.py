@@ -151,8 +151,8 @@ async def test_the_page_runs_nothing_but_itself() -> None:
 async def test_a_browser_is_led_to_the_page_and_others_are_not() -> None:
     async with serving() as site:
         led = await site.raw("GET", "/", {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
-        assert (led.status, led["Location"]) == (303, "/-/inspector")
-        assert (await site.raw("GET", "/", {"Accept": "*/*"})).status != 303
+        assert (led.status, led["Location"]) == (307, "/-/inspector")
+        assert (await site.raw("GET", "/", {"Accept": "*/*"})).status != 307
 
 
 def test_recent_lines_are_kept_without_what_they_hold_on_to() -> None:
