@@ -19,6 +19,7 @@ SUCCESSES = {
     oc.Deleted,
     oc.Touched,
     oc.SnapshotPublished,
+    oc.Retained,
     oc.BucketCreated,
     oc.BucketDeleted,
 }
