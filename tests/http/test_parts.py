@@ -129,19 +129,23 @@ _kinds = st.sampled_from([0, 1, 4, 6, 7, 8, 9, 77])
 
 
 @given(
-    st.lists(st.tuples(_kinds, st.sampled_from([0, 4]), st.binary(max_size=20)), max_size=12),
+    st.lists(
+        st.tuples(_kinds, st.sampled_from([0, 4]), st.sampled_from([0, 1]), st.binary(max_size=20)),
+        max_size=12,
+    ),
     st.lists(st.integers(0, 400), max_size=10),
 )
 def test_meter_passes_everything_but_goodbyes_however_it_is_cut(
-    parts: list[tuple[int, int, bytes]], cuts: list[int]
+    parts: list[tuple[int, int, int, bytes]], cuts: list[int]
 ) -> None:
     raw, expected, head_open = b"P" * 24, b"P" * 24, False
-    for kind, flags, payload in parts:
-        frame = len(payload).to_bytes(3, "big") + bytes((kind, flags, 0, 0, 0, 1)) + payload
+    for kind, flags, stream, payload in parts:
+        frame = len(payload).to_bytes(3, "big") + bytes((kind, flags, 0, 0, 0, stream)) + payload
         raw += frame
         if kind in (1, 9):
             head_open = not flags & 4
-        if kind != 7 or head_open:
+        # One that names an exchange is no goodbye but an error of its own.
+        if kind != 7 or stream or head_open:
             expected += frame
     meter = FrameMeter(Allowance(1000, 1.0, 0.0), 24)
     edges = sorted({0, len(raw), *(min(cut, len(raw)) for cut in cuts)})
