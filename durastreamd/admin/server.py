@@ -24,6 +24,7 @@ from durastreamd.protocol.problems import (
     DATA_LOST,
     HTTP_VERSION_NOT_SUPPORTED,
     NOT_IMPLEMENTED,
+    RETENTION_PASSED,
     STREAM_DAMAGED,
 )
 
@@ -32,6 +33,12 @@ SILENCE_S_MAX = 90.0
 
 # Of the errors of a server those that asking again does not mend.
 _LASTING = {STREAM_DAMAGED.code, NOT_IMPLEMENTED.code, HTTP_VERSION_NOT_SUPPORTED.code}
+
+# What became of what lies before the first offset that can be read, by the reason of the refusal.
+_GONE = {
+    DATA_LOST.reason: "was lost, as its operator knows",
+    RETENTION_PASSED.reason: "is retained no longer",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser, what: str) -> None:
@@ -76,8 +83,7 @@ def failure(exc: ClientError) -> CommandError:
         return CommandError(CORRUPT, f"{exc}; `dsadmin verify` on the server's machine says more")
     told = exc.headers.get("stream-next-offset", "")
     if exc.status == 410 and told:
-        lost = exc.reason == DATA_LOST.reason
-        what = "was lost, as its operator knows" if lost else "is folded into a snapshot"
+        what = _GONE.get(exc.reason, "is folded into a snapshot")
         text = f"what lies before {told} {what}; --from {told} reads on"
         return CommandError(NO_INPUT, text)
     return CommandError(NO_INPUT, str(exc))

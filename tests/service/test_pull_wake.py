@@ -34,6 +34,24 @@ async def test_a_worker_claims_acknowledges_and_releases(place: Place) -> None:
     assert place.state("s") is WAKING  # what was not acknowledged wakes again
 
 
+async def test_a_worker_behind_the_floor_hears_it_from_its_read_and_goes_on(place: Place) -> None:
+    await place.site.make("wakes", JSON, b"[]")
+    await place.pull("s", streams=["a"])
+    await place.site.make("a", TEXT, b"one")
+    await place.site.add("a", b"two")
+    await place.site.ask("PATCH", "a", {"Stream-Retain-From": f"{3:016d}"})
+    found = (await place.post("s/claim", {"worker": "w"})).json
+    [shown] = found["streams"]
+    assert (shown["acked_offset"], shown["tail_offset"]) == (ZERO, f"{6:016d}")
+    gone = await place.site.get(f"a?offset={shown['acked_offset']}")
+    assert (gone.status, gone.problem, gone.next) == (410, "RETENTION_PASSED", f"{3:016d}")
+    assert (await place.site.get(f"a?offset={gone.next}")).body == b"two"
+    acks = [{"stream": "a", "offset": shown["tail_offset"]}]
+    body = {"wake_id": found["wake_id"], "generation": 1, "done": True, "acks": acks}
+    done = await place.post("s/ack", body, found["token"])
+    assert done.json == {"ok": True, "next_wake": False}
+
+
 async def test_a_wake_event_stands_in_its_stream_once(place: Place) -> None:
     await place.site.make("wakes", JSON)
     await place.pull("s", streams=["a"])

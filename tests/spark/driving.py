@@ -137,6 +137,10 @@ class Hand:
         reply = self.http.put(url, headers=JSON, content=json.dumps(blob).encode())
         assert reply.status_code == 204, reply.text
 
+    def retain(self, name: str, offset: str) -> None:
+        reply = self.http.patch(self.url(name), headers={"Stream-Retain-From": offset})
+        assert reply.status_code == 204, reply.text
+
     def delete(self, name: str, bucket: str = "") -> None:
         assert self.http.delete(self.url(name, bucket)).status_code == 204
 

@@ -209,6 +209,17 @@ def test_history_that_was_folded_is_handled_by_choice(hand: Hand, name: str) -> 
         batch_values(path=url)
 
 
+def test_what_is_retained_no_longer_is_a_loss_and_not_a_snapshot(hand: Hand, name: str) -> None:
+    reader, at = losing(hand, name)
+    hand.retain(name, hand.add(name, 5))
+    hand.add(name, [6, 7])
+    with pytest.raises(DataLossError, match=r"is retained from byte \d+ on only"):
+        step(reader, at)
+    url = hand.url(name)
+    assert step(stream_reader(path=url, failOnDataLoss="false"), at).values == texts(6, 7)
+    assert batch_values(path=url) == texts(6, 7), "a new query begins with what there is"
+
+
 def test_a_restart_delivers_the_snapshot_then_what_came_after(hand: Hand, name: str) -> None:
     reader, at = losing(hand, name, onSnapshot="restart")
     floor = hand.add(name, 5)

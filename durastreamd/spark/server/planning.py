@@ -236,7 +236,12 @@ class Planner:
         return Begin(place)
 
     def _folded(self, name: str, look: StreamInfo, where: str) -> Begin:
-        """Choose how to go on where history lies folded in a snapshot."""
+        """Choose how to go on where history lies folded in a snapshot, or is retained no more."""
+        if not look.snapshot:
+            self._lose(
+                f"Stream {name} {where}, but is retained from byte {look.first.byte} on only."
+            )
+            return Begin(look.first)
         how = self._options.on_snapshot
         if how == "restart":
             return Begin(look.first, look.snapshot)
