@@ -21,4 +21,4 @@ def test_no_damage_makes_the_server_or_a_repair_say_what_is_not_true(tmp_path: P
         timeout=10 * PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "| **all 8** | | **0** | **0** | **0** | **0** | **0** |" in done.stdout
+    assert "| **all 9** | | **0** | **0** | **0** | **0** | **0** |" in done.stdout
