@@ -79,6 +79,20 @@ def test_a_fast_stream_is_followed_in_a_window(daemon: Daemon, prepared_node: No
     assert "the last 2,000 are kept" in str(seen["said"])
 
 
+def test_a_damaged_stream_is_told_with_the_server_s_words(
+    filled: Daemon, prepared_node: Node
+) -> None:
+    filled.terminate()
+    [segment] = (filled.home / "data" / "streams").rglob("*.log")
+    rotten = bytearray(segment.read_bytes())
+    rotten[100] ^= 1
+    segment.write_bytes(rotten)
+    filled.start()
+    told = run(prepared_node, filled, "damaged", "said")
+    assert "STREAM_DAMAGED" in str(told["said"])
+    assert "/v1/stream/json" in str(told["overview"])
+
+
 def test_the_keyboard_is_enough(filled: Daemon, prepared_node: Node) -> None:
     told = run(prepared_node, filled, "keys", "chosen")
     assert '"n": 1,' in str(told["chosen"])

@@ -65,6 +65,14 @@ const scenarios = {
     say({ most, said })
   },
 
+  // A stream whose bytes do not verify: the page says so with the server's words.
+  async damaged(page) {
+    await open(page, stream("/v1/stream/json"), ".problem")
+    const said = await page.locator(".problem").first().innerText()
+    await open(page, "", ".cards .bad")
+    say({ said, overview: await page.locator("main").innerText() })
+  },
+
   // By the keyboard alone: to a page, to a row, to its content.
   async keys(page) {
     await open(page, stream("/v1/stream/json"), ".row")
