@@ -15,6 +15,7 @@ from durastreamd.spark.server.commits import (
     RowsRecord,
     StagedRecord,
     decoded,
+    segment_of,
 )
 from durastreamd.spark.server.sink import BatchSinkWriter, StreamSinkWriter
 from tests.spark.driving import Hand
@@ -25,6 +26,21 @@ def logs(hand: Hand) -> set[str]:
     """Return the streams that batches are kept in."""
     found = hand.http.get(f"{hand.server.url}/v1/stream/?prefix=spark-commits/").json()
     return {each["stream_id"] for each in found["streams"]}
+
+
+@given(st.text(max_size=8), st.text(max_size=8))
+def test_every_name_is_a_segment_of_its_own(one: str, other: str) -> None:
+    assert (segment_of(one) == segment_of(other)) == (one == other)
+    assert not set(segment_of(one)) & set("/%?#")
+
+
+def test_a_producer_may_have_a_slash_in_its_name(
+    hand: Hand, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.make(name)
+    writer = StreamSinkWriter(options(hand, stream=name, producerId=f"a/{name}~%"), VALUE)
+    writer.commit([*run(monkeypatch, writer, [["1"], ["2"]], 0)], 0)
+    assert hand.values(name) == [1, 2]
 
 
 TEXTS = st.lists(st.lists(st.integers(0, 99).map(str), max_size=6), min_size=1, max_size=4)

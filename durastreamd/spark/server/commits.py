@@ -177,6 +177,14 @@ class TaskRows:
         self._written.rows, self._held = {}, 0
 
 
+def segment_of(name: str) -> str:
+    """Return any name as one segment of a path: no two alike, and none with a slash in disguise.
+
+    A server refuses an encoded slash, because proxies do not agree on what it is.
+    """
+    return "~7E".join(quote(part, safe="").replace("%", "~") for part in name.split("~"))
+
+
 class BatchLog:
     """What one batch of one query writes; ``name`` is that of its producer."""
 
@@ -194,7 +202,7 @@ class BatchLog:
         return shared_client(self._settings)
 
     def _url(self, batch: int) -> str:
-        return f"{self._options.log_base()}/{quote(self._producer.name, safe='')}/{batch}"
+        return f"{self._options.log_base()}/{segment_of(self._producer.name)}/{batch}"
 
     # --- in tasks ---
 
