@@ -7,22 +7,20 @@ later helps nobody. Embedded IPv4 addresses (mapped, 6to4, NAT64, Teredo) are re
 """
 
 import re
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from durastreamd.streams.limits import SubscriptionLimits
 
 URL_BYTES_MAX = 2048
-_EMBEDDING = tuple(
-    IPv6Network(text)
+# What ``is_global`` of some Python, be it the oldest that is served by, takes for public: IPv6 that
+# carries an IPv4 address, and ranges that its tables learned of later (RFC 6890, RFC 9637).
+_NOT_PUBLIC = tuple(
+    ip_network(text)
     for text in (
-        "::/96",
-        "::ffff:0:0/96",
-        "64:ff9b::/96",
-        "64:ff9b:1::/48",
-        "2002::/16",
-        "2001::/32",
+        *("::/96", "::ffff:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/23"),
+        *("3fff::/20", "5f00::/16", "192.0.0.0/24", "192.88.99.0/24"),
     )
 )
 _VISIBLE = re.compile(r"[!-~]+")
@@ -114,7 +112,7 @@ class Policy:
 
 def is_public(address: Address) -> bool:
     """Tell whether an address is one that anybody on the internet could be asked at."""
-    if isinstance(address, IPv6Address) and any(address in range_ for range_ in _EMBEDDING):
+    if any(address.version == each.version and address in each for each in _NOT_PUBLIC):
         return False
     return address.is_global and not address.is_multicast
 
