@@ -348,7 +348,7 @@ async def test_name_is_created_deleted_and_created_again(autojump_clock: Clock) 
 
 
 async def test_threads_serve_many_callers_on_a_real_disk(tmp_path: Path) -> None:
-    # All of it fits into memory, so that nobody is refused; full journal files bring it to the disk.
+    # All of it fits into memory: nobody is refused, and full journal files bring it to the disk.
     options = EngineOptions(journal_bytes_max=4096, segment_bytes_max=512, hot_bytes_max=2**16)
     engine, _ = open_engine(RealDisk(str(tmp_path)), options, lambda: bytes(16), NOW, create=True)
     streams = Streams(engine, lambda: NOW)
